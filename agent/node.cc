@@ -124,6 +124,8 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
   link_options.may_host = options.may_host;
   link_options.served_by =
       absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
+  if (options.hosts_own_run_only) link_options.only_run = options.hello.job_id;
+  link_options.taken_port_advice = options.taken_port_advice;
   link_options.store_bytes_max = options.store_bytes_max;
   link_options.credentials = options.credentials;
   link_options.incarnation = Incarnation(RandomU64());

@@ -90,6 +90,11 @@ struct AgentOptions {
   // Whether this process may host the rendezvous when nothing answers at the endpoint: the
   // endpoint's host is this machine.
   bool may_host = false;
+  // Where this process hosts the rendezvous, no other run may use it: the numbers of another job
+  // may lead to the same port.
+  bool hosts_own_run_only = false;
+  // The advice where another program, or another run, has the endpoint's port; "": none.
+  std::string taken_port_advice;
   absl::Duration connect_timeout = absl::Seconds(60);
   // Another living agent with this node rank is a predecessor that will end (Kubernetes starts a
   // pod's successor early): this one asks again within connect_timeout. Otherwise it is a slip, and

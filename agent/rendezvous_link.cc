@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
@@ -63,6 +64,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.port = options_.places[0].port;
     options.quiet = IsForThisNodeOnly();
     options.served_by = options_.served_by;
+    options.only_run = options_.only_run;
     options.handed_over = handed_over;
     options.store_bytes_max = options_.store_bytes_max;
     options.credentials = options_.credentials;
@@ -82,11 +84,22 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     Post(generation, News(std::move(event)));
   };
   handlers.on_end = [this, generation](absl::Status status) {
-    Post(generation, News(std::move(status)));
+    Post(generation,
+         News(absl::IsFailedPrecondition(status) ? WithAdvice(status) : std::move(status)));
   };
   opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout,
                                     is_listened_to_here);
+  const absl::Status& status = opened.stream.status();
+  const bool is_silent_here =
+      is_listened_to_here && !status.ok() && !AgentStream::RefusedAt(status).has_value();
+  if (absl::IsFailedPrecondition(status) || is_silent_here) opened.stream = WithAdvice(status);
   return opened;
+}
+
+absl::Status RendezvousLink::WithAdvice(const absl::Status& status) const {
+  if (options_.taken_port_advice.empty()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), ". ", options_.taken_port_advice));
 }
 
 HostPort RendezvousLink::OwnPlace(const Server& server) const {

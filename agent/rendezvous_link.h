@@ -37,6 +37,10 @@ class RendezvousLink {
     std::vector<HostPort> places;
     bool may_host = false;  // there is one place, and it is on this machine
     std::string served_by;  // of a server that this process hosts
+    std::string only_run;   // Server::Options
+    // Appended where somebody else has the port: a FailedPrecondition of whatever answers there,
+    // and a port of this machine that no daemon answers at. "": nothing.
+    std::string taken_port_advice;
     Incarnation incarnation;
     size_t store_bytes_max = 0;  // Server::Options
     // Server::Options, and those that the rendezvous at `places` wants.
@@ -115,6 +119,7 @@ class RendezvousLink {
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
               bool host_now, const rendezvous::Server::HandedOver& handed_over,
               rendezvous::Endpoint endpoint);
+  absl::Status WithAdvice(const absl::Status& status) const;
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "launcher/allocation.h"
 #include "launcher/cluster/detect.h"
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/log_options.h"
@@ -117,6 +118,12 @@ absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detect
     spec->reasons.push_back(detected.workers_reason);
   }
   CONVENE_ASSIGN_OR_RETURN(const int workers, ParseWorkers(text, given, spec));
+  if (workers < tasks) {
+    spec->warnings.push_back(absl::StrCat(
+        tasks, " tasks on this node, but --nproc-per-node ", text, ": task 0 starts ", workers,
+        " worker(s) of one job, and the others none. Leave the flag out "
+        "for a worker a task, or write --nnodes with the number of all tasks for an agent a task"));
+  }
   if (detected.local_task.has_value() && tasks == 1 && workers > machine.cpus) {
     spec->warnings.push_back(absl::StrCat(
         "this process may use ", machine.cpus, " CPU(s), and its ", workers,
@@ -219,7 +226,6 @@ absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, J
   if (is_part && !flags.rdzv_id.has_value() && detected.job_id.has_value()) {
     CONVENE_RETURN_IF_ERROR(CheckOwnId(detected, spec));
   }
-  spec->reasons.insert(spec->reasons.end(), detected.reasons.begin(), detected.reasons.end());
   spec->warnings.insert(spec->warnings.end(), detected.warnings.begin(), detected.warnings.end());
   if (has_own_ranks && detected.node_rank.has_value()) {
     spec->reasons.push_back(
@@ -230,26 +236,6 @@ absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, J
     spec->local_task = detected.local_task;
   }
   return absl::OkStatus();
-}
-
-// The nodes meet at the scheduler's place, so that no others than its own can come.
-absl::Status CheckAllocation(const DetectedJob& detected, const rendezvous::Hello& hello) {
-  if (!detected.nodes.has_value()) return absl::OkStatus();
-  const int nodes = *detected.nodes;
-  const int most = hello.nodes_max + hello.spares;
-  if (nodes >= hello.nodes_min && nodes <= most) return absl::OkStatus();
-  const std::string found = absl::StrCat("but the scheduler started this command on ", nodes);
-  if (nodes < hello.nodes_min) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--nnodes asks for ", hello.nodes_min, " node(s) at least, ", found,
-        ": the job could never start. Ask for more nodes (`sbatch --nodes`, `srun --nodes`, "
-        "`mpirun --host`), or write --nnodes ",
-        nodes, ". If the others belong to another job, give --rdzv-endpoint and --rdzv-id"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--nnodes and --spares have room for ", most, " node(s), ", found,
-      ": the others would have nothing to do. Write --nnodes ", nodes, ", or --spares ",
-      nodes - hello.nodes_max, ", or start fewer (`srun --nodes=", most, "`)"));
 }
 
 absl::Status NoPlaceToMeet(const rendezvous::Hello& hello, const std::string& hint) {
@@ -292,6 +278,20 @@ absl::Status CheckStandbys(bool is_static, const JobSpec& spec) {
                    " makes a node of the job serve: leave that out, or name one endpoint"));
 }
 
+// The endpoint's port follows from Slurm's numbers, so another job's may lead there, too. Runs that
+// flags name may be several in one step.
+void TakeSlurmHost(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
+  spec->slurm_host = detected.slurm_host;
+  spec->is_slurm_host = detected.is_slurm_host;
+  if (detected.slurm_host.empty()) return;
+  spec->options.hosts_own_run_only = !flags.rdzv_id.has_value();
+  spec->options.taken_port_advice = absl::StrCat(
+      "Port ", detected.endpoint->substr(detected.endpoint->rfind(':') + 1),
+      " follows from the numbers of job and step, and another program or run has it on ",
+      detected.slurm_host, ": give every node --rdzv-endpoint ", detected.slurm_host,
+      ":PORT with another port, or submit the job again for another number");
+}
+
 absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   const rendezvous::Hello& hello = spec->options.hello;
   const bool is_alone = hello.nodes_max == 1 && hello.spares == 0;
@@ -299,12 +299,15 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   std::string given = flags.rdzv_endpoint.value_or("");
   const bool is_master_place =
       given.empty() && (flags.master_addr.has_value() || (is_static && flags.as_torchrun));
-  if (given.empty() && !is_alone && !is_master_place && detected.endpoint.has_value()) {
+  const bool is_scheduled = given.empty() && !is_master_place && detected.endpoint.has_value();
+  // Pods that count themselves may well be a job each.
+  if (is_scheduled && (!is_alone || !detected.slurm_host.empty())) {
     CONVENE_RETURN_IF_ERROR(CheckAllocation(detected, hello));
+  }
+  if (is_scheduled && !is_alone) {
     given = *detected.endpoint;
     spec->meeting.given = absl::StrCat("the scheduler's endpoint ", given);
-    spec->slurm_host = detected.slurm_host;
-    spec->is_slurm_host = detected.is_slurm_host;
+    TakeSlurmHost(flags, detected, spec);
   }
   if (given.empty() && is_alone) {
     spec->standalone = true;
@@ -415,7 +418,7 @@ void MakeOneAgentATask(DetectedJob* detected, JobSpec* spec) {
   spec->meeting.agents_here = task.count;
   detected->nodes = task.count_of_all;
   detected->node_rank = task.rank_of_all;
-  detected->reasons.push_back(absl::StrCat(
+  spec->reasons.push_back(absl::StrCat(
       "--nnodes ", task.count_of_all,
       " is the number of this step's tasks, not of its nodes: each task is an agent of its own, "
       "and this one's node rank is the task's, ",
@@ -432,6 +435,7 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
       DetectJob(environment, {.host_name = machine.host_name,
                               .full_name = machine.full_name,
                               .parent = machine.parent,
+                              .has_own_group = machine.has_own_group,
                               .hydra_proxy = machine.hydra_proxy});
   if (detected.ok()) spec->meeting.scheduled_nodes = detected->nodes.value_or(1);
   if (flags.as_torchrun) {
@@ -505,6 +509,9 @@ absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
   // Several commands that are one node each must not share the id of the step that they are in.
   const bool is_whole = !flags.standalone && detected.nodes == 1 && detected.job_id.has_value();
   if (spec->standalone) ApplyStandalone(flags, is_whole ? *detected.job_id : random_id, spec);
+  for (const Reason& reason : detected.reasons) {
+    if (Holds(reason.fact, flags, detected, *spec)) spec->reasons.push_back(reason.text);
+  }
   const std::string backend = flags.rdzv_backend.value_or("");
   if (backend == "etcd" || backend == "etcd-v2") {
     spec->reasons.push_back(

@@ -23,6 +23,7 @@ struct Machine {
   std::string full_name = {};  // the host's name with its domain; "": /etc/hosts has none
   std::string parent = {};     // the name of the program that started this process
   int hydra_proxy = 0;         // ProcessFacts::hydra_proxy
+  bool has_own_group = false;  // ProcessFacts::has_own_group
 };
 
 struct JobSpec {

@@ -181,8 +181,10 @@ TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the st
 }
 
 TEST_CASE("a scheduler's rank is no slip of the flags'") {
-  CHECK(Good(WithNodes("1"), kSlurm).standalone);
-  RunFlags flags;
+  RunFlags flags = WithNodes("1");
+  flags.rdzv_endpoint = "localhost:0";
+  CHECK(Good(flags, kSlurm).standalone);
+  flags = {};
   flags.node_rank = 2;  // of the scheduler's four
   CHECK(Good(flags, kSlurm).options.hello.node_rank == 2);
 }
@@ -322,13 +324,29 @@ TEST_CASE("under srun no flag is needed") {
   CHECK(Good(WithConf("read_timeout=7"), kSlurm).options.connect_timeout == absl::Seconds(7));
 }
 
+TEST_CASE(
+    "a place by Slurm's numbers is for the run of these numbers, and another one is advised") {
+  const JobSpec spec = Good({}, kSlurm);
+  CHECK(spec.options.hosts_own_run_only);
+  CHECK_THAT(spec.options.taken_port_advice,
+             Catch::StartsWith("Port 29512 follows from the numbers of job and step") &&
+                 Catch::Contains("--rdzv-endpoint n1:PORT"));
+  RunFlags flags;
+  flags.rdzv_id = "one of two";  // beside it another --rdzv-id of the same step
+  CHECK_FALSE(Good(flags, kSlurm).options.hosts_own_run_only);
+  flags.rdzv_endpoint = "n1:31000";
+  CHECK(Good(flags, kSlurm).options.taken_port_advice.empty());
+}
+
 TEST_CASE("a step of one node is that node by itself, under the step's id") {
   const Table one =
       With(kSlurm,
            {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "n2"}, {"SLURM_NODEID", "0"}});
   CHECK(Good({}, one).standalone);
   CHECK(Good({}, one).options.hello.job_id == "7.0");
-  CHECK(Good(WithNodes("1"), kSlurm).options.hello.job_id == "random");  // four runs in one step
+  RunFlags alone = WithNodes("1");
+  alone.standalone = true;
+  CHECK(Good(alone, kSlurm).options.hello.job_id == "random");  // four runs in one step
   RunFlags flags;
   flags.rdzv_id = "mine";
   CHECK(Good(flags, one).options.hello.job_id == "mine");
@@ -360,6 +378,21 @@ TEST_CASE("workers by Slurm's GPUs, by its tasks, or by the flag") {
   CHECK_FALSE(Good(flags, tasks).local_task.has_value());
 }
 
+TEST_CASE("tasks that start no worker are told") {
+  const Table tasks =
+      With(kSlurm, {{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_GTIDS", "2,3"}, {"SLURM_PROCID", "2"}});
+  RunFlags flags;
+  CHECK(Good(flags, tasks).warnings.empty());
+  flags.nproc_per_node = "2";
+  CHECK(Good(flags, tasks).warnings.empty());
+  flags.nproc_per_node = "1";
+  REQUIRE(Good(flags, tasks).warnings.size() == 1);
+  CHECK_THAT(Good(flags, tasks).warnings[0],
+             Catch::StartsWith("2 tasks on this node, but --nproc-per-node 1: task 0 starts 1"));
+  flags.nnodes = "8";  // an agent a task
+  CHECK(Good(flags, tasks).warnings.empty());
+}
+
 TEST_CASE("a single task with fewer CPUs than workers is told") {
   RunFlags flags;
   flags.nproc_per_node = "8";
@@ -379,6 +412,9 @@ TEST_CASE("an allocation that does not fit --nnodes is refused with both numbers
   CheckRefused(WithNodes("3"),
                "have room for 3 node(s), but the scheduler started this command on 4", kSlurm);
   CheckRefused(WithNodes("1:2"), "--spares 2", kSlurm);
+  CheckRefused(WithNodes("1"),
+               "--nnodes 1 is one node by itself, but the scheduler started this command on 4",
+               kSlurm);
   CHECK(Good(WithNodes("2:8"), kSlurm).options.hello.nodes_expected == 4);
   RunFlags spares = WithNodes("3");
   spares.options.hello.spares = 1;
@@ -413,6 +449,28 @@ TEST_CASE("flags win over Slurm, and standalone forgets it") {
   flags = {};
   flags.standalone = true;
   CHECK(Good(flags, kSlurm).options.hello.nodes_max == 1);
+}
+
+TEST_CASE("the log tells the scheduler's facts that hold, and none that a flag replaced") {
+  const auto tells = [](const JobSpec& spec, const std::string& text) {
+    return std::any_of(spec.reasons.begin(), spec.reasons.end(), [&](const std::string& reason) {
+      return reason.find(text) != std::string::npos;
+    });
+  };
+  const std::vector<std::string> all = {"job id 7.0, by", "4 nodes, by", "node rank 1, by",
+                                        "endpoint n1:29512, by"};
+  for (const std::string& text : all) CHECK(tells(Good({}, kSlurm), text));
+  CHECK(tells(Good(WithNodes("2:8"), kSlurm), "4 nodes, by"));
+  RunFlags flags = WithNodes("4");
+  flags.rdzv_endpoint = "n1:31000";
+  flags.rdzv_id = "mine";
+  flags.node_rank = 1;
+  for (const std::string& text : all) CHECK_FALSE(tells(Good(flags, kSlurm), text));
+  const Table one =
+      With(kSlurm,
+           {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "n2"}, {"SLURM_NODEID", "0"}});
+  CHECK(tells(Good({}, one), "job id 7.0, by"));
+  CHECK_FALSE(tells(Good({}, one), "endpoint"));
 }
 
 TEST_CASE("a count that --nnodes excludes is not expected") {

@@ -273,7 +273,7 @@ int LocalTaskLeader::Gather(absl::Duration patience) {
   }
   const int led = others_ - beside - static_cast<int>(refused_.size());
   if (led > 0) {
-    spdlog::info("this task starts the workers for the {} other tasks of this node{}", led,
+    spdlog::info("this task is the launcher of the {} other tasks of this node, too{}", led,
                  with_cpus);
   }
   return beside;

@@ -122,6 +122,7 @@ Machine InspectMachine(const EnvironmentLookup& environment, const std::string& 
   machine.host_name = HostName();
   machine.full_name = FullNameIn(ReadFile("/etc/hosts").value_or(""), machine.host_name);
   machine.parent = ParentName();
+  machine.has_own_group = getpgrp() == getpid();
   machine.hydra_proxy = AncestorNamed("hydra_pmi_proxy");
   machine.cpus = CountUsableCpus();
   machine.gpus = CountGpus(environment, root);

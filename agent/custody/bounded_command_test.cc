@@ -56,6 +56,14 @@ TEST_CASE_METHOD(Fixture, "both streams and the end of a command are told") {
   CHECK_FALSE(outcome.timed_out);
 }
 
+TEST_CASE_METHOD(Fixture, "TERM ends a command unless it is told to ignore that") {
+  request.first_bytes = 100;
+  const std::string script = "kill -TERM $$; echo lives";
+  CHECK(Run(script).status.signal == SIGTERM);
+  request.spawn.ignores_term = true;
+  CHECK(Run(script).output == "lives\n");
+}
+
 TEST_CASE_METHOD(Fixture,
                  "a check that is a program wants no shell, and goes by its command's name") {
   CHECK_OK(Check({.command = "exit 3", .program = {"/bin/true"}}));

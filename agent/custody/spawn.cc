@@ -33,10 +33,13 @@ struct ChildPlan {
 };
 
 // Undoes ignored and blocked signals: both would last over execve.
-void RestoreSignals() {
+void RestoreSignals(bool ignores_term) {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &by_default, nullptr);
+  struct sigaction ignored = {};
+  ignored.sa_handler = SIG_IGN;
+  if (ignores_term) sigaction(SIGTERM, &ignored, nullptr);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -61,7 +64,7 @@ int BecomeWorker(const ChildPlan& plan) {
   // Our descriptors are close-on-exec each; a library or our own parent may have left others open.
   // Linux before 5.11 refuses the flag.
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-  RestoreSignals();
+  RestoreSignals(request.ignores_term);
   execve(request.program.c_str(), plan.argv, plan.envp);
   return errno;
 }

@@ -21,8 +21,9 @@ struct SpawnRequest {
   int stdin_fd = -1;                     // -1: /dev/null
   int stdout_fd = -1;
   int stderr_fd = -1;
-  std::vector<int> cpus;  // that it and all its threads may run on; empty: those of the agent
-  int cgroup_fd = -1;     // it starts in this cgroup (v2), where the kernel can do that; -1 = ours
+  std::vector<int> cpus;      // that it and all its threads may run on; empty: those of the agent
+  bool ignores_term = false;  // SIGTERM for all processes of a scheduler's step is not for it
+  int cgroup_fd = -1;  // it starts in this cgroup (v2), where the kernel can do that; -1 = ours
   std::atomic<pid_t>* pid_slot =
       nullptr;  // gets its number before its execve, 0 after an error; nullptr = none
 };
@@ -33,10 +34,11 @@ struct Child {
 };
 
 // The child leads a session (so that no signal of a terminal reaches it) and a process group of its
-// own, has every descriptor above 2 closed, no signal blocked, caught or ignored, and is killed
-// when the calling thread ends (so call it from the main thread). Returns after its execve: an
-// error of that call is this call's. NotFound, PermissionDenied, InvalidArgument (not a program: no
-// "#!" line): the program is at fault; any other code: the machine lacks something.
+// own, has every descriptor above 2 closed, no signal blocked, caught or ignored (but for
+// ignores_term), and is killed when the calling thread ends (so call it from the main thread).
+// Returns after its execve: an error of that call is this call's. NotFound, PermissionDenied,
+// InvalidArgument (not a program: no "#!" line): the program is at fault; any other code: the
+// machine lacks something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
 
 // Gives `pid` the place of a process that Spawn would start: slot, CPUs, cgroup. From now on it is

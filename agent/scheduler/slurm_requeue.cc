@@ -1,6 +1,5 @@
 #include "agent/scheduler/slurm_requeue.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -74,6 +73,9 @@ bool SlurmRequeue::Run(const std::vector<std::string>& arguments, OnAnswer on_an
   request.spawn.arguments = {"scontrol"};
   for (const std::string& argument : arguments) request.spawn.arguments.push_back(argument);
   request.spawn.environment = EnvironmentStrings(environment_);
+  // Where ProctrackType is proctrack/linuxproc, Slurm's signals reach it as well; its deadline
+  // kills.
+  request.spawn.ignores_term = true;
   request.timeout = kPatience;
   request.first_bytes = kBytesKept;
   auto command = BoundedCommand::Start(
@@ -104,18 +106,19 @@ void SlurmRequeue::OnStop(absl::Duration grace) {
   const bool is_asked =
       Run({"-o", "show", "job", job_},
           [this, grace](const BoundedCommand::Outcome& outcome) { OnShown(outcome, grace); });
-  if (!is_asked) TellOfTheEnd("", grace);
+  if (!is_asked) TellOfTheEnd("", "", grace);
 }
 
 void SlurmRequeue::OnShown(const BoundedCommand::Outcome& outcome, absl::Duration grace) {
-  TellOfTheEnd(IsGood(outcome) ? outcome.output : "", grace);
   if (!IsGood(outcome)) {
+    TellOfTheEnd("", "", grace);
     return on_log_(absl::StrCat("scontrol does not tell whether Slurm preempts job ", job_, " (",
                                 FaultOf(outcome), "): ", kWithoutUs));
   }
   verdict_ = DecideRequeue(job_, outcome.output);
-  if (!verdict_.requeue) return TellVerdict();
-  Ask({"show", "config"}, [this, shown = outcome.output](const std::string& config) {
+  Ask({"show", "config"}, [this, grace, shown = outcome.output](const std::string& config) {
+    TellOfTheEnd(shown, config, grace);
+    if (!verdict_.requeue) return TellVerdict();
     Ask(SlurmModeQuestion(shown, config), [this, config](const std::string& record) {
       verdict_ = HeedPreemptMode(std::move(verdict_), config, record);
       TellVerdict();
@@ -129,18 +132,12 @@ void SlurmRequeue::TellVerdict() {
                                          : ": nothing is requeued from here"));
 }
 
-void SlurmRequeue::TellOfTheEnd(const std::string& shown, absl::Duration grace) {
+void SlurmRequeue::TellOfTheEnd(const std::string& shown, const std::string& config,
+                                absl::Duration grace) {
   const auto end = SlurmEnd(shown, lookup_, absl::LocalTimeZone());
-  if (!end.has_value()) return;
-  const absl::Duration left = std::max(*end - WallNow(), absl::ZeroDuration());
-  if (left >= grace) return;
-  on_log_(absl::StrCat(
-      "Slurm ends this job in ", absl::FormatDuration(absl::Floor(left, absl::Seconds(1))),
-      " and kills what is left KillWait later (30s by default); the workers' grace "
-      "is ",
-      absl::FormatDuration(grace),
-      ". Where a checkpoint takes longer than Slurm leaves, raise KillWait or "
-      "GraceTime, or submit with --signal=TERM@SECONDS"));
+  const std::string line =
+      end.has_value() ? TellSlurmEnd(*end - WallNow(), grace, config) : std::string();
+  if (!line.empty()) on_log_(line);
 }
 
 // A command has a deadline of its own, so this ends.

@@ -52,7 +52,7 @@ class SlurmRequeue {
   void Await();
   void OnShown(const BoundedCommand::Outcome& outcome, absl::Duration grace);
   void TellVerdict();
-  void TellOfTheEnd(const std::string& shown, absl::Duration grace);
+  void TellOfTheEnd(const std::string& shown, const std::string& config, absl::Duration grace);
 
   EventLoop& loop_;
   const Environment environment_;

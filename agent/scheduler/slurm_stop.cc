@@ -62,17 +62,17 @@ SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown) {
     return {false, absl::StrCat("scontrol told nothing of ", name,
                                 ": whether Slurm preempts it is not known")};
   }
+  // SIGNALING is RUNNING while Slurm still sends the signal that made us ask.
+  if (state != "RUNNING" && state != "SIGNALING") {
+    return {false, absl::StrCat("Slurm has already decided what follows for ", name, " (JobState ",
+                                state, ")")};
+  }
   // Both as 2026-11-23T02:00:01. An earlier one is of a run before the requeue.
   if (!IsTime(preempted_at) || preempted_at < ValueOf(shown, "StartTime")) {
-    return {false, absl::StrCat(name, " is not being preempted (PreemptTime is not set)")};
+    return {false, absl::StrCat(name, " is in no grace of a preemption (PreemptTime is not set)")};
   }
   const std::string preempted =
       absl::StrCat("Slurm preempts ", name, " (PreemptTime ", preempted_at, ")");
-  // SIGNALING is RUNNING while Slurm still sends the signal that made us ask.
-  if (state != "RUNNING" && state != "SIGNALING") {
-    return {false, absl::StrCat(preempted, " and has already decided what follows (JobState ",
-                                state, ")")};
-  }
   if (ValueOf(shown, "BatchFlag") == "0") {
     return {false, absl::StrCat(preempted,
                                 ", but it has no batch script (BatchFlag=0): Slurm can "
@@ -125,6 +125,20 @@ std::optional<absl::Time> SlurmEnd(const std::string& shown, const EnvironmentLo
     return absl::FromUnixSeconds(seconds);
   }
   return std::nullopt;
+}
+
+std::string TellSlurmEnd(absl::Duration left, absl::Duration grace, const std::string& config) {
+  if (left >= grace) return "";
+  const std::string kill_wait = ConfigValueOf(config, "KillWait");
+  const absl::Duration seconds = absl::Floor(left, absl::Seconds(1));
+  return absl::StrCat(
+      "Slurm ends this job ",
+      seconds > absl::ZeroDuration() ? absl::StrCat("in ", absl::FormatDuration(seconds)) : "now",
+      " and kills what is left ",
+      kill_wait.empty() ? "KillWait of slurm.conf later" : kill_wait + " later (KillWait)",
+      "; the workers' grace is ", absl::FormatDuration(grace),
+      ". Where a checkpoint takes longer than Slurm leaves, raise KillWait or GraceTime, or submit "
+      "with --signal=TERM@SECONDS");
 }
 
 }  // namespace convene::agent

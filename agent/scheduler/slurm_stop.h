@@ -55,4 +55,8 @@ SlurmVerdict HeedPreemptMode(SlurmVerdict verdict, const std::string& config,
 std::optional<absl::Time> SlurmEnd(const std::string& shown, const EnvironmentLookup& environment,
                                    absl::TimeZone zone);
 
+// The line for the log where Slurm ends the job in `left`, before `grace`, which the workers have;
+// "" where it leaves them the whole grace. `config`: as above.
+std::string TellSlurmEnd(absl::Duration left, absl::Duration grace, const std::string& config);
+
 }  // namespace convene::agent

@@ -39,11 +39,17 @@ TEST_CASE("in every other case Slurm's own decision stands") {
     return verdict.why;
   };
   CHECK_THAT(why_not(With("PreemptTime=2026-11-23T02:00:22", "PreemptTime=None")),
-             Catch::Contains("is not being preempted"));
+             Catch::Contains("is in no grace of a preemption"));
   CHECK_THAT(why_not(With("PreemptTime=2026-11-23T02:00:22 ", "")),
-             Catch::Contains("is not being preempted"));
-  CHECK_THAT(why_not(With("JobState=RUNNING", "JobState=COMPLETING")),
-             Catch::Contains("has already decided what follows (JobState COMPLETING)"));
+             Catch::Contains("is in no grace of a preemption"));
+  // Without a GraceTime a preempted job has no PreemptTime, and Slurm has requeued it already.
+  for (const auto* preempted : {"PreemptTime=2026-11-23T02:00:22", "PreemptTime=None"}) {
+    const std::string shown =
+        absl::StrReplaceAll(kPreempted, {{"JobState=RUNNING", "JobState=COMPLETING"},
+                                         {"PreemptTime=2026-11-23T02:00:22", preempted}});
+    CHECK(why_not(shown) ==
+          "Slurm has already decided what follows for job 35 (JobState COMPLETING)");
+  }
   CHECK_THAT(why_not(With("BatchFlag=1", "BatchFlag=0")), Catch::Contains("no batch script"));
   CHECK_THAT(why_not(With("Requeue=1", "Requeue=0")), Catch::Contains("--requeue"));
   CHECK_THAT(why_not(""), Catch::Contains("told nothing of job 35"));
@@ -142,6 +148,19 @@ TEST_CASE("the first agent of a step asks, for the last task of an array by both
   task["SLURM_JOB_ID"] = "35";
   CHECK(SlurmJobToAskFor(LookupIn(task)) == "35");
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35 --help"}})).empty());
+}
+
+TEST_CASE(
+    "the end of the job is told where the workers may need longer, with the site's KillWait") {
+  const std::string config = "KillOnBadExit           = 0\nKillWait                = 8 sec\n";
+  CHECK(TellSlurmEnd(absl::Seconds(30), absl::Seconds(30), config).empty());
+  CHECK_THAT(TellSlurmEnd(absl::Seconds(3.9), absl::Seconds(30), config),
+             Catch::StartsWith("Slurm ends this job in 3s and kills what is left 8 sec later "
+                               "(KillWait); the workers' grace is 30s"));
+  CHECK_THAT(TellSlurmEnd(absl::Seconds(-1), absl::Seconds(30), config),
+             Catch::StartsWith("Slurm ends this job now and kills what is left 8 sec later"));
+  CHECK_THAT(TellSlurmEnd(absl::Seconds(3), absl::Seconds(30), ""),
+             Catch::Contains("kills what is left KillWait of slurm.conf later; the workers'"));
 }
 
 TEST_CASE("scontrol's word on the job's end is newer than the variable's") {

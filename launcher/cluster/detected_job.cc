@@ -32,6 +32,13 @@ int CountVisibleDevices(const std::string& list) {
   return count;
 }
 
+Fact FactAt(const void* member, const DetectedJob& job) {
+  if (member == &job.job_id) return Fact::kJobId;
+  if (member == &job.nodes) return Fact::kNodes;
+  if (member == &job.node_rank) return Fact::kNodeRank;
+  return member == &job.endpoint ? Fact::kEndpoint : Fact::kOther;
+}
+
 bool IsShell(const std::string& program) {
   static const std::set<std::string> kShells = {"ash", "bash", "csh",  "dash", "fish",
                                                 "ksh", "sh",   "tcsh", "zsh"};

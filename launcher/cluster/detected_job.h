@@ -34,7 +34,16 @@ struct ProcessFacts {
   std::string host_name;
   std::string full_name;  // the host's name with its domain; "": /etc/hosts has none
   std::string parent;     // the name of the program that started this one, such as "slurmstepd"
+  bool has_own_group =
+      false;            // it leads its process group, as a command of a terminal's shell does
   int hydra_proxy = 0;  // the pid of the ancestor by which MPICH started this one; 0: there is none
+};
+
+enum class Fact { kJobId, kNodes, kNodeRank, kEndpoint, kOther };
+
+struct Reason {
+  Fact fact = Fact::kOther;  // that a flag may replace, and the reason with it
+  std::string text;
 };
 
 // These are only defaults: flags win. nullopt: no scheduler tells the fact.
@@ -63,7 +72,7 @@ struct DetectedJob {
   bool is_in_shell = false;
   // Not empty: the scheduler's signals may not reach this process, or without a grace.
   std::string signal_warning;
-  std::vector<std::string> reasons;   // one line a choice, for the log
+  std::vector<Reason> reasons;        // one line a choice, for the log
   std::vector<std::string> warnings;  // one line each, for the log
 };
 
@@ -79,12 +88,15 @@ bool IsShell(const std::string& program);
 absl::StatusOr<std::optional<int>> CountOf(const EnvironmentLookup& environment,
                                            const std::string& name);
 
-// Sets `*target` and notes the reason, unless an earlier scheduler has set it.
+// The fact that is kept at `member` of `job`.
+Fact FactAt(const void* member, const DetectedJob& job);
+
+// Sets `*target`, a fact of `job`, and notes the reason, unless an earlier scheduler has set it.
 template <typename T>
 void Choose(std::optional<T>* target, const T& value, const std::string& reason, DetectedJob* job) {
   if (target->has_value()) return;
   *target = value;
-  job->reasons.push_back(reason);
+  job->reasons.push_back({FactAt(target, *job), reason});
 }
 
 }  // namespace convene::launcher

@@ -40,8 +40,8 @@ TEST_CASE("an Indexed Job: the index is the rank, and pod 0 has this pod's name 
   CHECK(job->job_id == "llama");
   CHECK_FALSE(job->nodes.has_value());
   REQUIRE(job->reasons.size() == 3);
-  CHECK_THAT(job->reasons[0], Catch::Contains("JOB_COMPLETION_INDEX; --nnodes or PET_NNODES"));
-  CHECK_THAT(job->reasons[2], Catch::Contains("by this pod's name llama-12.train"));
+  CHECK_THAT(job->reasons[0].text, Catch::Contains("JOB_COMPLETION_INDEX; --nnodes or PET_NNODES"));
+  CHECK_THAT(job->reasons[2].text, Catch::Contains("by this pod's name llama-12.train"));
 }
 
 TEST_CASE("a pod whose host name has its domain finds pod 0 as well") {

@@ -146,10 +146,10 @@ absl::Status DetectStep(const EnvironmentLookup& environment, const std::vector<
   }
   CONVENE_ASSIGN_OR_RETURN(const auto allocated, AllocatedNodes(environment));
   if (components > 1 && nodes.value_or(0) < allocated.value_or(0)) {
-    job->reasons.push_back(absl::StrCat("this step has ", nodes.value_or(0), " of the ", *allocated,
-                                        " nodes of a heterogeneous "
-                                        "job: `srun --het-group=",
-                                        ComponentList(components), "` makes one step of all"));
+    job->reasons.push_back(
+        {Fact::kOther, absl::StrCat("this step has ", nodes.value_or(0), " of the ", *allocated,
+                                    " nodes of a heterogeneous job: `srun --het-group=",
+                                    ComponentList(components), "` makes one step of all")});
   }
   return DetectSlurmTasks(environment, job);
 }
@@ -185,6 +185,23 @@ absl::Status DetectOutsideOfSteps(const EnvironmentLookup& environment, const Pr
       "--ntasks-per-node=1 convene run ...`: srun starts the command on each node. To use this one "
       "node alone, add --standalone");
   return absl::OkStatus();
+}
+
+// srun --pty gives the terminal to the first task alone. The other tasks' shells have read an end
+// of input and are gone. A script's command is in the group of its shell, and runs on each node.
+std::string PtyRefusal(const EnvironmentLookup& environment, const ProcessFacts& process,
+                       int nodes) {
+  const bool is_typed =
+      environment("SLURM_PTY_PORT").has_value() && IsShell(process.parent) && process.has_own_group;
+  if (!is_typed || nodes == 1) return "";
+  return absl::StrCat(
+      "this command is in the shell of a step with a terminal (srun --pty), which has one on the "
+      "first of its ",
+      nodes,
+      " nodes alone, so nothing would run on the others. Write `srun --overlap --nodes=", nodes,
+      " --ntasks-per-node=1 convene run ...`: srun starts the command on each node. To use this "
+      "one "
+      "node alone, add --standalone");
 }
 
 std::string SignalWarning(const EnvironmentLookup& environment, const ProcessFacts& process,
@@ -247,6 +264,7 @@ absl::Status DetectSlurm(const EnvironmentLookup& environment, const ProcessFact
   }
   if (is_step) {
     CONVENE_RETURN_IF_ERROR(DetectStep(environment, hosts, job));
+    job->refusal = PtyRefusal(environment, process, job->nodes.value_or(1));
   } else if (!has_inner_starter) {
     CONVENE_RETURN_IF_ERROR(DetectOutsideOfSteps(environment, process, place, hosts, job));
   }

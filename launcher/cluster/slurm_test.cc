@@ -86,7 +86,7 @@ TEST_CASE("a step says id, nodes, rank and where to meet, each with a reason") {
   CHECK(job.slurm_host == "node003");
   CHECK_FALSE(job.is_slurm_host);
   CHECK(job.reasons.size() == 4);
-  CHECK_THAT(job.reasons[1], Catch::Contains("4 nodes, by SLURM_STEP_NUM_NODES"));
+  CHECK_THAT(job.reasons[1].text, Catch::Contains("4 nodes, by SLURM_STEP_NUM_NODES"));
   CHECK(job.warnings.empty());
   CHECK(job.signal_warning.empty());
   CHECK(job.refusal.empty());
@@ -116,7 +116,7 @@ TEST_CASE("steps at the same time have their own ids and ports, and so have neig
 TEST_CASE("a requeued job is another run, though Slurm repeats its numbers") {
   const DetectedJob job = Good(With(kStep, {{"SLURM_RESTART_COUNT", "2"}}));
   CHECK(job.job_id == "4242.0-r2");
-  CHECK_THAT(job.reasons[0], Catch::Contains("SLURM_RESTART_COUNT"));
+  CHECK_THAT(job.reasons[0].text, Catch::Contains("SLURM_RESTART_COUNT"));
   CHECK(job.local_task->group == "slurm-4242.0-r2-node005");
   CHECK(Good(With(kStep, {{"SLURM_RESTART_COUNT", "0"}})).job_id == "4242.0");
 }
@@ -150,8 +150,24 @@ TEST_CASE("a step over two components of a heterogeneous job is one step") {
   table = With(table, {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_NODEID", "0"}});
   const DetectedJob one = Good(table);
   CHECK(one.nodes == 1);
-  CHECK_THAT(one.reasons[3], Catch::Contains("1 of the 2 nodes of a heterogeneous job") &&
-                                 Catch::Contains("--het-group=0,1"));
+  CHECK_THAT(one.reasons[3].text, Catch::Contains("1 of the 2 nodes of a heterogeneous job") &&
+                                      Catch::Contains("--het-group=0,1"));
+}
+
+TEST_CASE("a command typed into a step's terminal cannot have the other nodes") {
+  const Table pty = With(kStep, {{"SLURM_PTY_PORT", "40000"}, {"SLURM_NODEID", "0"}});
+  const ProcessFacts typed = {.parent = "bash", .has_own_group = true};
+  const DetectedJob job = Good(pty, typed);
+  CHECK_THAT(job.refusal, Catch::Contains("srun --pty") && Catch::Contains("of its 4 nodes") &&
+                              Catch::Contains("srun --overlap --nodes=4 --ntasks-per-node=1"));
+  CHECK_FALSE(job.endpoint.has_value());
+  // A script that srun --pty started runs on each node, and so does what its terminal's srun
+  // starts.
+  CHECK(Good(pty, {.parent = "bash"}).refusal.empty());
+  CHECK(Good(pty, {.parent = "slurmstepd", .has_own_group = true}).refusal.empty());
+  CHECK(Good(kStep, typed).refusal.empty());
+  const Table one = With(pty, {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "node005"}});
+  CHECK(Good(one, typed).refusal.empty());
 }
 
 TEST_CASE("a plain line of a batch script on several nodes is told to use srun") {

@@ -4,8 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "launcher/json_text.h"
 #include "launcher/plan/report.h"
+#include "launcher/plan/train_sbatch.h"
+#include "tools/base/check.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/planner/explain.h"
 #include "worker_runtime/planner/train_yaml.h"
@@ -96,6 +99,11 @@ std::string EstimateJson(const PlanAnswer& answer, const Estimate& estimate) {
       ", \"limits\": ", JsonTexts(Limits(answer.job, answer.cluster, estimate)), "}");
 }
 
+// REQUIRES: `text` has `from`, once.
+void Replace(absl::string_view from, absl::string_view to, std::string* text) {
+  CONVENE_CHECK(absl::StrReplaceAll({{from, to}}, text) == 1);
+}
+
 }  // namespace
 
 std::string PlanJson(const PlanAnswer& answer) {
@@ -136,21 +144,24 @@ std::string TrainYaml(const PlanAnswer& answer) {
 
 std::string SbatchText(const PlanAnswer& answer) {
   const worker::Cluster& cluster = answer.cluster;
-  return absl::StrCat(
-      "#!/bin/bash\n# Made by `convene plan`; train.yaml beside it is what --emit train.yaml "
-      "prints.\n# tools/deploy/slurm/train.sbatch says what each line is for, and how a job comes "
-      "back to the queue.\n#SBATCH --job-name=",
-      answer.flags.model, "\n#SBATCH --nodes=", cluster.gpus / cluster.gpu.node,
-      "\n#SBATCH --gpus-per-node=", cluster.gpu.node, "\n# CHANGE: the CPUs of a node; here ",
-      kCpusPerGpu, " a GPU.\n#SBATCH --cpus-per-task=", kCpusPerGpu * cluster.gpu.node,
-      "\n#SBATCH --ntasks-per-node=1\n#SBATCH --output=%x-%j.log\n#SBATCH --open-mode=append\n"
-      "#SBATCH --requeue\n#SBATCH --signal=TERM@120\n\n",
-      ": \"${RUN:=$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME}\"\nmkdir -p \"$RUN\"\n"
-      "# Slurm 22.05 and 23.02 do not hand the job's CPUs on to srun by themselves.\n"
-      "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
-      "srun --kill-on-bad-exit=0 \\\n  convene run --nproc-per-node gpu --max-restarts 3 "
-      "--stop-grace signal=100 --log-dir \"$RUN/logs\" \\\n  convene-train --config train.yaml "
-      "--checkpoint-dir \"$RUN/checkpoints\" --metrics-file \"$RUN/metrics.jsonl\" \"$@\"\n");
+  const int node = cluster.gpu.node;
+  const std::string gpus = absl::StrCat("#SBATCH --gpus-per-node=", node, "\n");
+  std::string text = kTrainSbatch;
+  Replace(
+      "# One training job on several nodes. Copy this file, change the lines marked CHANGE, then:",
+      "# Made by `convene plan`: tools/deploy/slurm/train.sbatch with the plan's numbers. "
+      "train.yaml "
+      "beside it is what --emit train.yaml\n# prints. Look at the lines marked CHANGE, then:",
+      &text);
+  Replace("--job-name=train\n", absl::StrCat("--job-name=", answer.flags.model, "\n"), &text);
+  Replace("--nodes=2\n", absl::StrCat("--nodes=", cluster.gpus / node, "\n"), &text);
+  Replace("#SBATCH --gpus-per-node=8\n", cluster.gpu.is_cpu ? "" : gpus, &text);
+  Replace("--cpus-per-task=96\n", absl::StrCat("--cpus-per-task=", kCpusPerGpu * node, "\n"),
+          &text);
+  if (cluster.gpu.is_cpu) Replace("${WORKERS:=gpu}", absl::StrCat("${WORKERS:=", node, "}"), &text);
+  Replace(": \"${MODEL:=llama-3.2-1b}\" \"${DATA:=/shared/books/*.txt}\"\n", "", &text);
+  Replace("--model \"$MODEL\" --data \"$DATA\" --steps 10000", "--config train.yaml", &text);
+  return text;
 }
 
 }  // namespace convene::launcher

@@ -160,7 +160,18 @@ TEST_CASE("the batch file asks Slurm for the machines") {
   const std::string text = SbatchText(asked.answer());
   CHECK_THAT(text, Catch::StartsWith("#!/bin/bash\n"));
   CHECK_THAT(text, Catch::Contains("#SBATCH --nodes=128\n#SBATCH --gpus-per-node=8\n"));
-  CHECK_THAT(text, Catch::Contains("convene-train --config train.yaml"));
+  CHECK_THAT(text, Catch::Contains("convene-train --config train.yaml \\\n  --checkpoint-dir"));
+  CHECK_THAT(text, !Catch::Contains("$MODEL") && !Catch::Contains("$DATA"));
+  // As in tools/deploy/slurm/train.sbatch: it comes back, and an array's tasks have a folder each.
+  CHECK_THAT(text, Catch::Contains("scontrol requeue \"$job\"") &&
+                       Catch::Contains("${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}"));
+}
+
+TEST_CASE("the batch file of a plan for CPUs asks for no GPUs") {
+  const Asked asked({"--model", "llama-3.2-1b", "--gpu", "cpu", "--gpus", "16"});
+  const std::string text = SbatchText(asked.answer());
+  CHECK_THAT(text, !Catch::Contains("--gpus-per-node") && !Catch::Contains("WORKERS:=gpu"));
+  CHECK_THAT(text, Catch::Contains("\"${WORKERS:=") && Catch::Contains("#SBATCH --nodes="));
 }
 
 }  // namespace

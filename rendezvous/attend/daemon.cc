@@ -34,6 +34,12 @@ absl::Status Daemon::Stopping() const {
       served_by_.empty() ? "" : absl::StrCat(": it is part of ", served_by_, ", which ends")));
 }
 
+absl::Status Daemon::CheckRun(const std::string& job_id) const {
+  if (only_run_.empty() || job_id == only_run_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("this daemon is that of run \"", only_run_,
+                                                    "\" alone, and not of run \"", job_id, "\""));
+}
+
 Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory,
                absl::Time (*wall_now)())
     : clock_(clock),
@@ -102,7 +108,8 @@ void Daemon::Join(MemberId id, Incarnation incarnation, const Hello& hello) {
     Outbox outbox;
     absl::Status joined = before_hello_.erase(id) == 0
                               ? absl::InvalidArgumentError("a second Hello on one stream")
-                              : table_.Join(now, id, incarnation, hello, &outbox);
+                              : CheckRun(hello.job_id);
+    if (joined.ok()) joined = table_.Join(now, id, incarnation, hello, &outbox);
     if (!joined.ok()) {
       outbox.log.push_back(
           {absl::StrCat("job ", hello.job_id, ": refused ", hello.host, ": ", joined.message())});

@@ -107,6 +107,10 @@ class Daemon final : public LogAgents {
   // node0". Set it before Start.
   void set_served_by(std::string served_by) { served_by_ = std::move(served_by); }
 
+  // Each other run's agent is refused with FailedPrecondition, which names both runs; "": none is.
+  // Set it before Start.
+  void set_only_run(std::string only_run) { only_run_ = std::move(only_run); }
+
   // Ends all streams with Unavailable and joins the threads. Call it once. The end of its stream
   // costs no node its place in the journal then. Without a journal, each job that has an agent
   // which may serve in its place is handed over to it (HandOver in proto/rendezvous.proto): nothing
@@ -122,6 +126,7 @@ class Daemon final : public LogAgents {
   };
 
   absl::Status Stopping() const;
+  absl::Status CheckRun(const std::string& job_id) const;
   // Before what may be an event or an incident: the wall clock may have been set, and these are to
   // have the times that other logs have.
   void FollowWallClock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -177,6 +182,7 @@ class Daemon final : public LogAgents {
   const std::shared_ptr<Tenure> tenure_;    // may be null
   OnRunEnded on_run_ended_;                 // may be null
   std::string served_by_;
+  std::string only_run_;
 
   Mutex mutex_;
   CondVar woken_;  // the ticker: an earlier deadline, or shutdown

@@ -146,6 +146,7 @@ class PortServer final : public Server {
         store_bytes_max_(options.store_bytes_max),
         credentials_(options.credentials) {
     daemon_.set_served_by(options.served_by);
+    daemon_.set_only_run(options.only_run);
     daemon_.set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
   }

@@ -35,6 +35,8 @@ class Server {
     bool quiet = false;  // logs at debug what the process that hosts it says, too
     // The process that hosts it, for agents that lose it (Daemon::set_served_by); "": a daemon.
     std::string served_by;
+    // The one run whose agents may join (Daemon::set_only_run); "": every run's.
+    std::string only_run;
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;

@@ -206,6 +206,21 @@ TEST_CASE("a hello that contradicts the job is refused with both values") {
                "nodes_max (--nnodes) is 3 on this node, but the job began with 2");
 }
 
+TEST_CASE("a daemon of one run alone refuses another run's agent, and names both") {
+  Server::Options options;
+  options.host = "127.0.0.1";
+  options.only_run = "job";
+  const auto server = Server::Start(options);
+  REQUIRE_OK(server);
+  TestAgent a(EndpointOf(**server), 1, HelloFrom("a", 2, 2));
+  a.Take<Welcome>();
+  Hello hello = HelloFrom("b", 2, 2);
+  hello.job_id = "another";
+  TestAgent b(EndpointOf(**server), 2, hello);
+  CHECK_STATUS(b.TakeEnd(), absl::StatusCode::kFailedPrecondition,
+               "this daemon is that of run \"job\" alone, and not of run \"another\"");
+}
+
 TEST_CASE("a daemon that stops ends its streams with Unavailable") {
   auto server = StartServer();
   TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));

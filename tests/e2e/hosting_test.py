@@ -1,8 +1,12 @@
 """An agent that hosts the rendezvous: where it listens, whom it serves, and until when."""
 
+import contextlib
+import http.server
 import os
+import random
 import signal
 import socket
+import threading
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until, whole_lines
@@ -59,6 +63,44 @@ class HostingTest(ConveneTestCase):
                     node = self.start(*words, "--nnodes", nodes, "--rdzv-endpoint", endpoint, "--no-python", "true",
                                       SLURM_PTY_PORT=None, **scheduler)
                     self.assertIn("on each of the 2 machines where the scheduler started this command", self.finish(node, 5, code))
+        self.assert_nothing_left()
+
+    def start_scheduled(self, job, log):
+        """The first of two nodes of a step, as srun would start it here; the nodes meet where the numbers of job and step say."""
+        return self.start(CONVENE, "run", "--nnodes", "1:2", "--no-python", "sh", "-c", "until [ -e $DIRECTORY/done ]; do sleep 0.05; done",
+                          log=log, DIRECTORY=self.path(""), SLURM_JOB_ID=str(job), SLURM_STEP_ID="0", SLURM_STEP_NUM_NODES="2",
+                          SLURM_STEP_NODELIST="n[1-2]", SLURM_NODEID="0", SLURMD_NODENAME="n1", SLURM_LOCALID="0", SLURM_GTIDS="0",
+                          SLURM_STEP_NUM_TASKS="2", SLURM_PTY_PORT=None)
+
+    @staticmethod
+    def free_job():
+        """The number of a job whose place is free, and its port."""
+        while True:
+            job = random.randrange(10 ** 6)
+            port = 29400 + 16 * job % 3200
+            with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
+                return job, port
+
+    def test_two_jobs_whose_numbers_lead_to_one_port_do_not_meet_and_the_second_is_told_what_to_give(self):
+        job, port = self.free_job()
+        first = self.start_scheduled(job, "first")
+        wait_until(lambda: "hosting the rendezvous" in self.output(first), 20, "the host")
+        text = self.finish(self.start_scheduled(job + 200, "second"), 20, 64)
+        self.assertIn(f'this daemon is that of run "{job}.0" alone, and not of run "{job + 200}.0". Port {port} follows from the numbers', text)
+        self.assertIn("--rdzv-endpoint n1:PORT", text)
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        self.finish(first, 40)
+        self.assert_nothing_left()
+
+    def test_another_program_at_the_port_of_a_job_s_numbers_is_told_as_such(self):
+        job, port = self.free_job()
+        with http.server.ThreadingHTTPServer(("0.0.0.0", port), http.server.BaseHTTPRequestHandler) as other:
+            threading.Thread(target=other.serve_forever, daemon=True).start()
+            text = self.finish(self.start_scheduled(job, "log"), 40, 64)
+            other.shutdown()
+        self.assertIn("is no rendezvous daemon", text)
+        self.assertIn(f"Port {port} follows from the numbers of job and step", text)
         self.assert_nothing_left()
 
     def test_told_to_end_it_serves_until_the_other_nodes_of_its_run_have_saved(self):

@@ -47,7 +47,7 @@ class LocalTasksTest(ConveneTestCase):
             self.assertEqual(sorted(lines), ["0/3\n", "1/3\n", "2/3\n"])
         text = self.output(tasks[0])
         self.assertIn("3 worker(s), one for each task that srun started on this node", text)
-        self.assertIn("this task starts the workers for the 2 other tasks", text)
+        self.assertIn("this task is the launcher of the 2 other tasks", text)
         for task in tasks[1:]:
             self.assertEqual(self.output(task), "")
         self.assert_nothing_left()

@@ -55,8 +55,15 @@ class PreemptionTest(ConveneTestCase):
     def test_a_job_that_is_cancelled_or_at_its_limit_is_not(self):
         self.scontrol(SHOWN.format('None'))
         text, _ = self.stop(SLURM_ARRAY_JOB_ID='35', SLURM_ARRAY_TASK_ID='2')
-        self.assertEqual(self.asked(), ['-o show job 35_2'])
-        self.assertIn('job 35_2 is not being preempted', text)
+        self.assertEqual(self.asked(), ['-o show job 35_2', 'show config'])
+        self.assertIn('job 35_2 is in no grace of a preemption', text)
+
+    def test_a_term_for_all_processes_of_the_step_does_not_end_scontrol(self):
+        # proctrack/linuxproc sends it to each descendant: at a time limit once more, and at each requeue.
+        self.scontrol(SHOWN.format('2026-11-23T02:00:22'), before='kill -TERM $$')
+        text, _ = self.stop()
+        self.assertIn("job 35 is back in Slurm's queue", text)
+        self.assertNotIn('killed by signal', text)
 
     def test_times_are_asked_for_in_slurms_own_format(self):
         self.scontrol(SHOWN.format('2026-11-23T02:00:22'), before='[ "$SLURM_TIME_FORMAT" = standard ] || exit 1')

@@ -74,7 +74,7 @@ class PreemptionTest(PreemptionCase):
         self.ask('scancel', '--signal=TERM', job)
         self.assertEqual(self.wait_for_state(job, 'FAILED', 30)['ExitCode'], '143:0')
         self.assert_saved(job)
-        self.assertIn('is not being preempted', self.job_output(job))
+        self.assertIn('is in no grace of a preemption', self.job_output(job))
         self.assert_nothing_left()
 
     def test_scontrol_requeue(self):

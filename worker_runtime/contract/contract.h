@@ -40,4 +40,8 @@ struct Contract {
 // the legal values.
 absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup);
 
+// InvalidArgument where this process is one of several tasks of Slurm or mpirun, and no launcher
+// made ranks of them: each would be a whole job of its own.
+absl::Status CheckOneTask(const EnvironmentLookup& lookup);
+
 }  // namespace convene::worker

@@ -33,6 +33,19 @@ TEST_CASE("without an environment a process is alone") {
   CHECK(contract->world_size == 1);
 }
 
+TEST_CASE("one of several tasks without a launcher is told to have one") {
+  for (const std::string name : {"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
+    CHECK_STATUS(CheckOneTask(Environment({{name, "3"}})), absl::StatusCode::kInvalidArgument,
+                 name + " is 3, but RANK is not set: each of these tasks would train for itself");
+    CHECK_OK(CheckOneTask(Environment({{name, "1"}})));
+    CHECK_OK(CheckOneTask(
+        Environment({{name, "3"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})));
+    auto table = kSecondOfFour;
+    table[name] = "2";
+    CHECK_OK(CheckOneTask(Environment(table)));
+  }
+}
+
 TEST_CASE("the agent's environment is read whole") {
   const auto contract = ReadContract(Environment(kSecondOfFour));
   REQUIRE_OK(contract);

@@ -91,6 +91,8 @@ int Main(const std::vector<std::string>& arguments, OpenedGpu opened) {
   }
   auto contract = ReadContract(ProcessEnvironment());
   if (!contract.ok()) return Fail(options.ok() ? contract.status() : options.status(), nullptr);
+  const absl::Status is_one = CheckOneTask(ProcessEnvironment());
+  if (!is_one.ok()) return Fail(is_one, nullptr);
   // Without an agent stdout is this process's own.
   if (contract->session_path.empty()) contract->terminal = isatty(STDOUT_FILENO) == 1;
 
