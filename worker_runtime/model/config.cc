@@ -240,6 +240,11 @@ int WindowOf(const ModelConfig& config, int layer) {
   return full_every > 0 && (layer + 1) % full_every == 0 ? 0 : config.sliding_window;
 }
 
+bool HasRope(const ModelConfig& config, int layer) {
+  const int none_every = config.family->no_rope_every;
+  return !config.family->learned_positions && (none_every == 0 || (layer + 1) % none_every != 0);
+}
+
 bool HasExperts(const ModelConfig& config, int layer) {
   return config.experts.count > 0 && layer >= config.experts.first_dense_layers;
 }

@@ -75,7 +75,7 @@ struct ModelConfig {
   int value_size = 0;  // elements of a value; at most head_size
   ExpertConfig experts;
   AdapterConfig adapter;                  // of a run that tunes; the model itself has none
-  const Family* family = &LlamaFamily();  // never null; one of families.cc
+  const Family* family = &LlamaFamily();  // never null; of families.h
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -109,6 +109,9 @@ inline constexpr Recompute Recompute::kFull = {
 
 // The window of a layer; 0: it sees all.
 int WindowOf(const ModelConfig& config, int layer);
+
+// Whether the layer turns queries and keys by their positions.
+bool HasRope(const ModelConfig& config, int layer);
 
 // Whether the layer's feed-forward network is a mixture of experts.
 bool HasExperts(const ModelConfig& config, int layer);

@@ -1,4 +1,4 @@
-// The tables of families.cc.
+// The tables of families.cc and expert_families.cc.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -65,7 +65,8 @@ TEST_CASE("parameter counts are the published ones") {
                                                        {"qwen3-14b", 14'768'307'200},
                                                        {"qwen3-32b", 32'762'123'264},
                                                        {"qwen3-4b", 4'022'468'096},
-                                                       {"qwen3-8b", 8'190'735'360}};
+                                                       {"qwen3-8b", 8'190'735'360},
+                                                       {"smollm3-3b", 3'075'098'624}};
   for (const auto& [name, count] : published) {
     INFO(name);
     CHECK(ParameterCount(Shape(name)) == count);
@@ -173,6 +174,16 @@ TEST_CASE("each family has its own tensors, under Hugging Face's names") {
   CHECK(tensors("gpt2-tiny").count("transformer.wpe.weight") == 1);
   CHECK(tensors("gpt2-tiny").count("transformer.ln_f.bias") == 1);
   CHECK(tensors("gpt2-tiny").count("lm_head.weight") == 0);
+}
+
+TEST_CASE("each fourth layer of SmolLM3 turns nothing; learned positions turn nothing anywhere") {
+  const ModelConfig config = Shape("smollm3-3b");
+  for (int layer = 0; layer < config.layers; ++layer) {
+    INFO(layer);
+    CHECK(HasRope(config, layer) == (layer % 4 != 3));
+    CHECK(HasRope(Shape("llama-tiny"), layer));
+    CHECK_FALSE(HasRope(Shape("gpt2-tiny"), layer));
+  }
 }
 
 TEST_CASE("gpt-oss has biases of all its products, and a sink for each head, split as heads are") {

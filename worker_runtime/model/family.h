@@ -1,5 +1,5 @@
 // PURE. A family of models as data: the parts of its layers, and the names of its tensors. The
-// tables themselves stand in families.cc.
+// tables themselves stand in families.cc and expert_families.cc.
 #pragma once
 
 #include "worker_runtime/ops/kinds.h"
@@ -94,6 +94,7 @@ struct Family {
   bool has_window_theta = false;   // ModelConfig::window_rope_theta
   bool has_caps = false;           // ModelConfig::score_cap and logit_cap, and its query_scalar
   int full_attention_every = 0;    // every so many layers one has no window; 0: all have it
+  int no_rope_every = 0;           // every so many layers one turns nothing; 0: all turn
 };
 
 // The family of a model that names none.

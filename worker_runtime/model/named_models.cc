@@ -7,6 +7,20 @@
 #include "worker_runtime/model/families.h"
 
 namespace convene::worker {
+namespace {
+
+const std::vector<FamilyShapes>& Families() {
+  static const auto* const all = [] {
+    auto* const both = new std::vector<FamilyShapes>;
+    for (const absl::Span<const FamilyShapes> part : {DenseFamilies(), ExpertFamilies()}) {
+      both->insert(both->end(), part.begin(), part.end());
+    }
+    return both;
+  }();
+  return *all;
+}
+
+}  // namespace
 
 const Family* FamilyNamed(absl::string_view name) {
   for (const FamilyShapes& family : Families()) {

@@ -270,8 +270,9 @@ LayerAttention StageOf<T>::AttentionOf(int layer) const {
   const int window = WindowOf(options_.config, layer);
   const int longest =
       options_.cache == nullptr ? options_.sequence_length : options_.cache->shape().context;
+  const int rope = window > 0 && options_.config.window_rope_theta > 0 ? 1 : 0;
   return {.window = window < longest ? window : 0,
-          .rope = window > 0 && options_.config.window_rope_theta > 0 ? 1 : 0,
+          .rope = HasRope(options_.config, layer) ? rope : LayerAttention::kNoRope,
           .cached = layer};
 }
 

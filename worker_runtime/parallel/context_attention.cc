@@ -137,7 +137,7 @@ const int32_t* ContextAttention<T>::Positions(int owner) const {
 template <typename T>
 void ContextAttention<T>::Rotate(const LayerAttention& layer, const Documents& documents,
                                  bool inverse, T* qkv, Stream& stream) const {
-  if (options_.ropes.empty()) return;
+  if (layer.rope == LayerAttention::kNoRope) return;
   const int64_t table = layer.rope * angles();
   RopeApply(op_.batch, op_.sequence_length, op_.heads + op_.kv_heads, op_.head_size,
             options_.rotary_size, op_.qkv_width(), At(cosines_) + table, At(sines_) + table,
@@ -165,7 +165,7 @@ void ContextAttention<T>::CachedForward(const LayerAttention& layer, const T* si
     const int64_t first = run.first;
     T* const tokens = qkv + first * local_.qkv_width();
     const int32_t* const positions = cache.positions() + run.begin;
-    if (!options_.ropes.empty()) {
+    if (layer.rope != LayerAttention::kNoRope) {
       RopeApply(/*batch=*/1, run.count, local_.heads + local_.kv_heads, local_.head_size,
                 options_.rotary_size, local_.qkv_width(), At(cosines_) + table, At(sines_) + table,
                 positions, /*document_begin=*/nullptr, /*inverse=*/false, tokens, stream);

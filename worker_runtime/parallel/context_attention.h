@@ -33,9 +33,10 @@ AttentionShape ContextAttentionShape(const ContextCut& cut, AttentionShape local
 
 // The attention of one layer, as far as it differs from the others.
 struct LayerAttention {
-  int window = 0;  // AttentionShape::window
-  int rope = 0;    // of ContextAttention::Options::ropes
-  int cached = 0;  // the layer's number in the cache
+  static constexpr int kNoRope = -1;  // positions are no affair of its attention
+  int window = 0;                     // AttentionShape::window
+  int rope = 0;                       // of ContextAttention::Options::ropes
+  int cached = 0;                     // the layer's number in the cache
 };
 
 struct RopeKind {
@@ -50,7 +51,7 @@ class ContextAttention {
   struct Options {
     AttentionShape local;  // of this rank's tokens and heads
     ContextCut cut;
-    std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
+    std::vector<RopeKind> ropes;  // that layers have
     int rotary_size = 0;          // so many elements of a head are turned, from the first on
     bool has_sinks = false;
     bool overlaps = true;  // a ring's messages travel beside the arithmetic

@@ -4,8 +4,16 @@
 #include <initializer_list>
 
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
 
 namespace convene::worker {
+
+const rapidjson::Value* MemberOf(const rapidjson::Value& object, absl::string_view key) {
+  for (const auto& member : object.GetObject()) {
+    if (TextOf(member.name) == key) return &member.value;
+  }
+  return nullptr;
+}
 
 std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   const Family& family = *config->family;

@@ -2,10 +2,13 @@
 // writer.
 #pragma once
 
+#include <rapidjson/document.h>
+
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "worker_runtime/model/config.h"
 
 namespace convene::worker {
@@ -15,6 +18,11 @@ inline constexpr char kQueryScalar[] = "query_pre_attn_scalar";
 
 // The share of a head that turns.
 inline constexpr char kPartialRotary[] = "partial_rotary_factor";
+
+// The factor of the loss that evens the experts' load in each sequence, as RouterPenalty has it
+// (modeling_deepseek.py of DeepSeek-V2's folders, MoEGate). Folders of DeepSeek-V3 have the key
+// too, and their code adds no such loss.
+inline constexpr char kSequenceLoss[] = "aux_loss_alpha";
 
 // A key, and the number of a ModelConfig that it says.
 struct Field {
@@ -27,6 +35,9 @@ inline constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
     {"llama3", RopeScalingKind::kLlama3},
     {"linear", RopeScalingKind::kLinear},
     {"yarn", RopeScalingKind::kYarn}};
+
+// The member; null where there is none.
+const rapidjson::Value* MemberOf(const rapidjson::Value& object, absl::string_view key);
 
 // `has_experts`: with those of the experts, where the family can have these.
 std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config);

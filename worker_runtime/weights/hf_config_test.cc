@@ -195,6 +195,29 @@ TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a h
             ->rotary_size == 32);
 }
 
+TEST_CASE("SmolLM3's config.json, as its folder has it, says which layers turn nothing") {
+  const std::string text = R"({
+    "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "max_window_layers": 28,
+    "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1,
+    1, 0, 1, 1, 1, 0, 1, 1, 1, 0], "num_attention_heads": 16, "num_hidden_layers": 36,
+    "num_key_value_heads": 4, "pad_token_id": 128004, "pretraining_tp": 2, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 5000000.0, "sliding_window": null,
+    "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": false,
+    "use_sliding_window": false, "vocab_size": 128256})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("smollm3-3b"));
+  CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{"[1, 1, 1, 0, 1", "[1, 1, 0, 1, 1"}})),
+               kUnimplemented, "\"no_rope_layers\" is not 0 for each 4th layer");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "smollm3", "no_rope_layer_interval": 2})"),
+               kUnimplemented,
+               "\"no_rope_layer_interval\" is 2, and the family smollm3 has only 4");
+  CHECK_OK(ReadHfConfig(R"({"model_type": "smollm3", "no_rope_layer_interval": 4})"));
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);
