@@ -55,6 +55,7 @@ def configs():
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+        'phi3': t.Phi3Config(**SIZES, sliding_window=7, **PARTIAL),
         'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
         'qwen2_moe': t.Qwen2MoeConfig(**SIZES, **EXPERTS, num_experts=4, shared_expert_intermediate_size=20),
         'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True, max_position_embeddings=40, **ropes(1e6, SCALED)),

@@ -67,7 +67,7 @@ class TransformersTest(TorchTestCase):
             base = self.path(f"made{number}")
             self.script_says(library, "make", base)
             folders = [os.path.join(base, family) for family in sorted(os.listdir(base))]
-            self.assertEqual(len(folders), 15)
+            self.assertEqual(len(folders), 16)
             for folder in folders:
                 self.through_convene(folder)
             pairs = [path for folder in folders for end in (".again", ".trained") for path in (folder, folder + end)]
@@ -82,7 +82,7 @@ class TransformersTest(TorchTestCase):
     def test_two_layouts_begin_with_one_loss(self):
         base = self.path("layouts")
         self.script_says(libraries()[0], "make", base)
-        for family in ("llama", "gpt2", "qwen3_moe", "gpt_oss"):
+        for family in ("llama", "gpt2", "phi3", "qwen3_moe", "gpt_oss"):
             folder = os.path.join(base, family)
             alone = self.train(folder, family + ".1")
             for flags in (["--tp-size", 2], ["--pp-size", 2], ["--zero-stage", 3]):

@@ -191,6 +191,32 @@ const NamedShape kSmolLm3s[] = {
     {"smollm3-tiny", {8, 64, 192, 16, 8, 4, 256, 2e6, 1e-6, true}},
 };
 
+// Phi-3 and Phi-4 (Abdin et al. 2024): query, key and value are one product of the files, gate and
+// up another. Behind the columns above: positions, window.
+constexpr TensorNames kPhi3Names = [] {
+  TensorNames names = kLlamaNames;
+  names.query = names.key = names.value = "self_attn.qkv_proj";
+  names.gate = names.up = "mlp.gate_up_proj";
+  return names;
+}();
+constexpr Family kPhi3 = {
+    .name = "phi3",
+    .names = kPhi3Names,
+    .keys = {.architecture = "Phi3ForCausalLM",
+             .defaults = R"({"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+                             "max_position_embeddings": 4096, "rms_norm_eps": 1e-5})",
+             .scales_rope = false},
+    .has_partial_rotary = true,
+    .fused_qkv = true,
+    .fused_gate_up = true,
+    .has_window = true};
+const NamedShape kPhi3s[] = {
+    {"phi-3-medium-4k", {40, 5120, 17920, 40, 10, 128, 32064, 1e4, 1e-5, false, 0.02, {}, 0, 2047}},
+    {"phi-3-mini-4k", {32, 3072, 8192, 32, 32, 96, 32064, 1e4, 1e-5, false, 0.02, {}, 0, 2047}},
+    {"phi-4", {40, 5120, 17920, 40, 10, 128, 100352, 250000, 1e-5, false}},
+    {"phi3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e4, 1e-5, false, 0.02, {}, 0, 16}},
+};
+
 // GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
 // [out, in] as all others.
 constexpr Family kGpt2 = {.name = "gpt2",
@@ -238,9 +264,10 @@ const NamedShape kGpt2s[] = {
     {"gpt2-tiny", {8, 64, 256, 16, 16, 4, 256, 1e4, 1e-5, true, 0.02, {}, 1024}},
 };
 
-const FamilyShapes kFamilies[] = {{&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
-                                  {&kLlama, kLlamas},   {&kMistral, kMistrals}, {&kQwen2, kQwen2s},
-                                  {&kQwen3, kQwen3s},   {&kSmolLm3, kSmolLm3s}};
+const FamilyShapes kFamilies[] = {
+    {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
+    {&kLlama, kLlamas},   {&kMistral, kMistrals}, {&kPhi3, kPhi3s},
+    {&kQwen2, kQwen2s},   {&kQwen3, kQwen3s},     {&kSmolLm3, kSmolLm3s}};
 
 }  // namespace
 

@@ -66,6 +66,9 @@ TEST_CASE("parameter counts are the published ones") {
                                                        {"qwen3-32b", 32'762'123'264},
                                                        {"qwen3-4b", 4'022'468'096},
                                                        {"qwen3-8b", 8'190'735'360},
+                                                       {"phi-3-medium-4k", 13'960'238'080},
+                                                       {"phi-3-mini-4k", 3'821'079'552},
+                                                       {"phi-4", 14'659'507'200},
                                                        {"smollm3-3b", 3'075'098'624}};
   for (const auto& [name, count] : published) {
     INFO(name);

@@ -27,8 +27,8 @@ struct TensorNames {
   const char* attention_post_norm;  // behind the mixer
   const char* mlp_norm;
   const char* mlp_post_norm;  // behind the feed-forward network
-  const char* gate;
-  const char* up;  // without a gate: the first layer of the network
+  const char* gate;           // with fused_gate_up the name of both
+  const char* up;             // without a gate: the first layer of the network
   const char* down;
   const char* router;
   const char* router_bias;  // whole; not the one of Family::other_biases
@@ -62,6 +62,7 @@ struct ConfigKeys {
   const char* experts = nullptr;
   const char* expert_ffn_size = nullptr;
   const char* shared_ffn_size = nullptr;  // null: DeepSeek's n_shared_experts says it
+  bool scales_rope = true;                // transformers' model of the family takes our scalings
   bool turned_matrices = false;           // the files keep the matrices of layers as [in, out]
   // The files keep a layer's experts in one tensor [expert, in, out], gate and up in turn under
   // this name, their biases with "_bias" behind it.
@@ -85,6 +86,7 @@ struct Family {
   bool qkv_biases = false;
   bool other_biases = false;  // of attention's output, and of the feed-forward network, routers too
   bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
+  bool fused_gate_up = false;  // the same of gate and up rows of dense layers
   RouterScore router_score = RouterScore::kSoftmax;
   bool normalizes_router = false;  // RouterShape's
   bool router_bias = false;        // for the choice alone, not learned from the loss

@@ -229,9 +229,10 @@ ModelConfig SmallModelOf(const char* named) {
   return config;
 }
 constexpr const char* kOfFamilies[] = {
-    "qwen2-tiny",       "qwen3-tiny",   "gpt2-tiny",     "mistral-tiny",   "gemma3-tiny",
-    "mla-tiny",         "gemma2-tiny",  "moe-tiny",      "qwen3-moe-tiny", "deepseek-tiny",
-    "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny", "smollm3-tiny"};
+    "qwen2-tiny",     "qwen3-tiny",     "gpt2-tiny",        "mistral-tiny",
+    "gemma3-tiny",    "mla-tiny",       "gemma2-tiny",      "moe-tiny",
+    "qwen3-moe-tiny", "deepseek-tiny",  "deepseek-v2-tiny", "gpt-oss-tiny",
+    "glm4-moe-tiny",  "qwen2-moe-tiny", "smollm3-tiny",     "phi3-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;

@@ -337,10 +337,16 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
 std::vector<ParameterSlice> Cutter::GateUp(const std::string& prefix, const char* gate,
                                            const char* up, int64_t ffn) const {
   std::vector<ParameterSlice> slices;
-  if (ActivationInputs(family_.activation) == 2) {
-    slices.push_back(ColumnParallel(prefix + gate, {ffn}, config_.hidden_size));
+  Rows gates = {.count = ffn};
+  Rows ups = gates;
+  if (family_.fused_gate_up) {
+    gates.all = ups.all = 2 * ffn;
+    ups.first = ffn;
   }
-  slices.push_back(ColumnParallel(prefix + up, {ffn}, config_.hidden_size));
+  if (ActivationInputs(family_.activation) == 2) {
+    slices.push_back(ColumnParallel(prefix + gate, gates, config_.hidden_size));
+  }
+  slices.push_back(ColumnParallel(prefix + up, ups, config_.hidden_size));
   return slices;
 }
 

@@ -151,6 +151,7 @@ absl::Status Reader::ReadScaling(const Value& rope) {
   const absl::string_view name = type != nullptr && type->IsString() ? TextOf(*type) : "default";
   std::vector<Field> fields;
   if (name != "default") {
+    if (!config_.family->keys.scales_rope) return LacksValue("rope_type", *type, "\"default\"");
     const auto* const known = std::find_if(std::begin(kScalings), std::end(kScalings),
                                            [&](const auto& kind) { return name == kind.first; });
     if (known == std::end(kScalings)) {
@@ -359,6 +360,7 @@ absl::Status Reader::CheckUnknown() const {
     const bool is_harmless =
         absl::StartsWith(key, "_") || seen_.contains(std::string(key)) ||
         (key == "sliding_window" && !config_.family->has_window) ||
+        (key == "original_max_position_embeddings" && config_.rope_scaling.factor == 1) ||
         // Sums of sizes that have keys of their own.
         ((key == "head_dim" || key == "qk_head_dim") && config_.family->latent_attention) ||
         harmless.contains(key);

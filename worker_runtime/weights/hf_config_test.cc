@@ -218,6 +218,29 @@ TEST_CASE("SmolLM3's config.json, as its folder has it, says which layers turn n
   CHECK_OK(ReadHfConfig(R"({"model_type": "smollm3", "no_rope_layer_interval": 4})"));
 }
 
+TEST_CASE("Phi-4's config.json, as its folder has it") {
+  const std::string text = R"({
+    "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "auto_map": {}, "bos_token_id": 100257, "embd_pdrop": 0.0, "eos_token_id": 100265,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02,
+    "intermediate_size": 17920, "max_position_embeddings": 16384, "model_type": "phi3",
+    "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,
+    "original_max_position_embeddings": 16384, "pad_token_id": 100349, "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 250000, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.47.0",
+    "use_cache": true, "vocab_size": 100352})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("phi-4"));
+  CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{"rope_scaling\": null", R"(rope_scaling":
+                   {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]})"}})),
+               kUnimplemented,
+               "\"rope_type\" is \"longrope\", and the family phi3 has only \"default\" here");
+  ModelConfig scaled = Named("phi-4");
+  scaled.rope_scaling.factor = 2;
+  CHECK_STATUS(WriteHfConfig(scaled, {}), kUnimplemented, "no config.json can say");
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

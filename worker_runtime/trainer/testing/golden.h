@@ -163,9 +163,10 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",       "tied",        "packed",      "qwen2",    "qwen3",     "gpt2",
-    "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",   "qwen3_moe",
-    "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe", "smollm3"};
+    "untied",   "tied",      "packed",       "qwen2",       "qwen3",
+    "gpt2",     "mistral",   "gemma3_text",  "deepseek_v3", "gemma2",
+    "mixtral",  "qwen3_moe", "deepseek_moe", "deepseek_v2", "gpt_oss",
+    "glm4_moe", "qwen2_moe", "smollm3",      "phi3"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -2,7 +2,7 @@
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
 usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2,
-gpt_oss, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
+gpt_oss, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
 arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
@@ -41,7 +41,9 @@ ROUTER_BIAS = torch.tensor([0.1, -0.1, 0.05, 0.0])
 # By seed 7 Muon's runs of SmolLM3 in float and in double are 2e-4 from each other after five steps.
 SEEDS = {'gemma3_text': 8, 'glm4_moe': 16, 'gpt_oss': 11, 'smollm3': 8}
 WITH_ROUTER_BIAS = ('deepseek_moe', 'glm4_moe')
-WINDOWED = ('mistral', 'gemma2', 'gemma3_text', 'gpt_oss')
+WINDOWED = ('mistral', 'gemma2', 'gemma3_text', 'gpt_oss', 'phi3')
+# Matrices that are one tensor of the files, and the parts of its rows that each has: of Phi-3 as many as its heads.
+FUSED = {'c_attn.weight': (1, 1, 1), 'qkv_proj.weight': (2, 1, 1), 'gate_up_proj.weight': (1, 1)}
 # GPT-2's modules with weights [in, out].
 TURNED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')
 
@@ -70,6 +72,10 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
         return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**sizes, **common, **DEEPSEEK_EXPERTS, attention_bias=True, rope_parameters=ropes,
                                                                           routed_scaling_factor=2.5, pad_token_id=None))
+    if family == 'phi3':
+        ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
+        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **common, rope_parameters=ropes, sliding_window=shape.sliding_window,
+                                                                    pad_token_id=None))
     if family == 'qwen2_moe':
         return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes, **common, num_experts=EXPERTS, moe_intermediate_size=EXPERT_FFN,
                                                                             shared_expert_intermediate_size=EXPERT_FFN))
@@ -218,11 +224,12 @@ def use(family: str) -> None:
 
 
 def split(weights: Weights) -> Weights:
-    """GPT-2's query, key and value rows, which are one tensor of its files, as three matrices: so Muon takes them."""
+    """GPT-2's and Phi-3's query, key and value rows, which are one tensor of their files, as three matrices: so Muon takes them."""
     apart: Weights = {}
     for name, weight in weights.items():
-        thirds = weight.chunk(3) if name.endswith('c_attn.weight') else [weight]
-        apart |= {name + (f'.{i}' if len(thirds) > 1 else ''): third.clone() for i, third in enumerate(thirds)}
+        shares = next((shares for end, shares in FUSED.items() if name.endswith(end)), (1,))
+        parts = weight.split([len(weight) * share // sum(shares) for share in shares])
+        apart |= {name + (f'.{i}' if len(parts) > 1 else ''): part.clone() for i, part in enumerate(parts)}
     return apart
 
 
@@ -230,7 +237,7 @@ def joined(weights: Weights) -> Weights:
     """The inverse of split."""
     together = {name: weight for name, weight in weights.items() if not name.endswith(('.0', '.1', '.2'))}
     for name in [name[:-2] for name in weights if name.endswith('.0')]:
-        together[name] = torch.cat([weights[f'{name}.{i}'] for i in range(3)])
+        together[name] = torch.cat([weights[f'{name}.{i}'] for i in range(3) if f'{name}.{i}' in weights])
     return together
 
 
@@ -275,7 +282,7 @@ def main() -> None:
               'qwen2_moe': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'glm4_moe': FamilyShape(), 'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1),
-              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or [*shapes, 'family_optimizers']:
         if family == 'family_optimizers':
             write_optimizers(folder, shapes)
