@@ -60,6 +60,7 @@ def configs():
         'qwen2_moe': t.Qwen2MoeConfig(**SIZES, **EXPERTS, num_experts=4, shared_expert_intermediate_size=20),
         'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True, max_position_embeddings=40, **ropes(1e6, SCALED)),
         'qwen3_moe': t.Qwen3MoeConfig(**SIZES, **EXPERTS, num_experts=4, norm_topk_prob=True),
+        'seed_oss': t.SeedOssConfig(**SIZES),
         'smollm3': t.SmolLM3Config(**{**SIZES, 'num_hidden_layers': 5}, tie_word_embeddings=True),
     }
 

@@ -191,6 +191,21 @@ const NamedShape kSmolLm3s[] = {
     {"smollm3-tiny", {8, 64, 192, 16, 8, 4, 256, 2e6, 1e-6, true}},
 };
 
+// Seed-OSS (ByteDance 2025): Llama with biases of query, key and value.
+constexpr Family kSeedOss = {
+    .name = "seed_oss",
+    .names = kLlamaNames,
+    .keys = {.architecture = "SeedOssForCausalLM",
+             .defaults = R"({"vocab_size": 155136, "intermediate_size": 27648, "head_dim": 128,
+                             "num_hidden_layers": 64, "num_attention_heads": 80,
+                             "num_key_value_heads": 8, "max_position_embeddings": 524288})",
+             .fixed = R"({"attention_bias": true, "attention_out_bias": false})"},
+    .qkv_biases = true};
+const NamedShape kSeedOsses[] = {
+    {"seed-oss-36b", {64, 5120, 27648, 80, 8, 128, 155136, 1e7, 1e-6, false}},
+    {"seed-oss-tiny", {8, 64, 192, 16, 8, 4, 256, 1e7, 1e-6, false}},
+};
+
 // Phi-3 and Phi-4 (Abdin et al. 2024): query, key and value are one product of the files, gate and
 // up another. Behind the columns above: positions, window.
 constexpr TensorNames kPhi3Names = [] {
@@ -265,9 +280,9 @@ const NamedShape kGpt2s[] = {
 };
 
 const FamilyShapes kFamilies[] = {
-    {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
-    {&kLlama, kLlamas},   {&kMistral, kMistrals}, {&kPhi3, kPhi3s},
-    {&kQwen2, kQwen2s},   {&kQwen3, kQwen3s},     {&kSmolLm3, kSmolLm3s}};
+    {&kGemma2, kGemma2s},    {&kGemma3, kGemma3s},  {&kGpt2, kGpt2s},   {&kLlama, kLlamas},
+    {&kMistral, kMistrals},  {&kPhi3, kPhi3s},      {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s},
+    {&kSeedOss, kSeedOsses}, {&kSmolLm3, kSmolLm3s}};
 
 }  // namespace
 

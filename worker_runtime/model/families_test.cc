@@ -69,6 +69,7 @@ TEST_CASE("parameter counts are the published ones") {
                                                        {"phi-3-medium-4k", 13'960'238'080},
                                                        {"phi-3-mini-4k", 3'821'079'552},
                                                        {"phi-4", 14'659'507'200},
+                                                       {"seed-oss-36b", 36'151'104'512},
                                                        {"smollm3-3b", 3'075'098'624}};
   for (const auto& [name, count] : published) {
     INFO(name);

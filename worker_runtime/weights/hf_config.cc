@@ -53,7 +53,7 @@ constexpr char kHarmless[] =
     initial_context_length is_llama_config label2id max_position_embeddings max_window_layers
     model_type n_ctx n_special num_nextn_predict_layers output_attentions output_hidden_states
     output_past output_router_logits pad_token_id predict_special_tokens pretraining_tp
-    problem_type reorder_and_upcast_attn resid_pdrop return_dict router_jitter_noise seq_aux
+    problem_type reorder_and_upcast_attn resid_pdrop residual_dropout return_dict router_jitter_noise seq_aux
     sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
     summary_use_proj task_specific_params tokenizer_class torch_dtype torchscript
     transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16

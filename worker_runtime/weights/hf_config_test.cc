@@ -241,6 +241,29 @@ TEST_CASE("Phi-4's config.json, as its folder has it") {
   CHECK_STATUS(WriteHfConfig(scaled, {}), kUnimplemented, "no config.json can say");
 }
 
+TEST_CASE("Seed-OSS' config.json, as its folder has it") {
+  const std::string text = R"({
+    "architectures": ["SeedOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.1,
+    "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02,
+    "intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": false,
+    "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64,
+    "num_key_value_heads": 8, "pad_token_id": 1, "residual_dropout": 0.1, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.55.0",
+    "use_cache": true, "vocab_size": 155136})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("seed-oss-36b"));
+  for (const std::string key : {"attention_bias", "attention_out_bias"}) {
+    const std::string of_ours =
+        absl::StrCat(key, "\": ", key == "attention_bias" ? "true" : "false");
+    const std::string other = absl::StrCat(key, "\": ", key == "attention_bias" ? "false" : "true");
+    CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{of_ours, other}})), kUnimplemented,
+                 absl::StrCat("\"", key, "\" is"));
+  }
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

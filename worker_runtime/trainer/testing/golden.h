@@ -69,6 +69,7 @@ class Golden {
     if (family == "mixtral") return "moe-tiny";
     if (family == "qwen3_moe") return "qwen3-moe-tiny";
     if (family == "gpt_oss") return "gpt-oss-tiny";
+    if (family == "seed_oss") return "seed-oss-tiny";
     return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
@@ -166,7 +167,7 @@ inline constexpr const char* kGoldenModels[] = {
     "untied",   "tied",      "packed",       "qwen2",       "qwen3",
     "gpt2",     "mistral",   "gemma3_text",  "deepseek_v3", "gemma2",
     "mixtral",  "qwen3_moe", "deepseek_moe", "deepseek_v2", "gpt_oss",
-    "glm4_moe", "qwen2_moe", "smollm3",      "phi3"};
+    "glm4_moe", "qwen2_moe", "smollm3",      "phi3",        "seed_oss"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -2,7 +2,7 @@
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
 usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2,
-gpt_oss, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
+gpt_oss, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
 arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
@@ -106,6 +106,8 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         return transformers.Gemma2ForCausalLM(config)
     if family == 'mistral':
         return transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **common, sliding_window=shape.sliding_window))
+    if family == 'seed_oss':
+        return transformers.SeedOssForCausalLM(transformers.SeedOssConfig(**sizes, **common, pad_token_id=None))
     if family == 'smollm3':
         return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**sizes, **common, pad_token_id=None))
     if family == 'qwen2':
@@ -282,7 +284,8 @@ def main() -> None:
               'qwen2_moe': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'glm4_moe': FamilyShape(), 'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1),
-              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'seed_oss': FamilyShape(),
+              'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or [*shapes, 'family_optimizers']:
         if family == 'family_optimizers':
             write_optimizers(folder, shapes)
