@@ -52,6 +52,7 @@ def configs():
         'glm4_moe': t.Glm4MoeConfig(**SIZES, **EXPERTS, attention_bias=True, n_group=2, topk_group=1, first_k_dense_replace=1, n_routed_experts=4, **PARTIAL),
         'gpt_oss': t.GptOssConfig(**SIZES, sliding_window=7, max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, **ropes(1.5e5, UNROUNDED)),
         'gpt2': t.GPT2Config(vocab_size=256, n_layer=3, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
+        'granite': t.GraniteConfig(**SIZES, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.3, logits_scaling=2.5),
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),

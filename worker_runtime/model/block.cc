@@ -4,6 +4,7 @@
 
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker {
@@ -157,14 +158,30 @@ ResidualMemory<T> Block<T>::MemoryOf(const Pass<T>& pass) const {
 }
 
 template <typename T>
+absl::Status Block<T>::ScaleBranch(const Pass<T>& pass, T* output) const {
+  ChunkedRows& rows = *pass.around.rows;
+  for (int c = 0; c < rows.chunks(); ++c) {
+    CONVENE_RETURN_IF_ERROR(rows.Finish(output, c, pass.stream));
+    ScaleInPlace(static_cast<int64_t>(rows.chunk().own_count()), s_.branch_scale,
+                 rows.Own(output, c), pass.stream);
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Block<T>::Behind(const Pass<T>& pass, const Norm<T>& norm, T* kept, T* output) const {
+  if (s_.family->post_norms) {
+    return NormDelta(norm, kept, output, *pass.around.rows, *pass.around.device, pass.stream);
+  }
+  return s_.branch_scale == 1 ? absl::OkStatus() : ScaleBranch(pass, output);
+}
+
+template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const ResidualMemory<T>& a) const {
   T* const hidden = pass.around.hidden;
   CONVENE_RETURN_IF_ERROR(mixer_->Forward(pass, At(a.norm1), hidden));
-  if (s_.family->post_norms) {
-    CONVENE_RETURN_IF_ERROR(NormDelta(NormOf(pass, kAttentionPostNorm, -1, a.mixed_rms),
-                                      At(a.mixed), hidden, *pass.around.rows, *pass.around.device,
-                                      pass.stream));
-  }
+  CONVENE_RETURN_IF_ERROR(
+      Behind(pass, NormOf(pass, kAttentionPostNorm, -1, a.mixed_rms), At(a.mixed), hidden));
   return NormForward(NormOf(pass, kMlpNorm, kMlpNormBias, a.norm2_rms), pass.input, hidden,
                      At(a.middle), At(a.norm2), *pass.around.rows, pass.stream);
 }
@@ -181,9 +198,7 @@ absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   flow = {.residual = At(a.middle), .delta = target};
   CONVENE_RETURN_IF_ERROR(feed_forward_->Forward(pass, At(a.norm2), target));
-  if (!s_.family->post_norms) return absl::OkStatus();
-  return NormDelta(NormOf(pass, kMlpPostNorm, -1, a.fed_rms), At(a.fed), target, *pass.around.rows,
-                   *pass.around.device, pass.stream);
+  return Behind(pass, NormOf(pass, kMlpPostNorm, -1, a.fed_rms), At(a.fed), target);
 }
 
 // Each branch adds its gradient to the residual stream's, which passes through unchanged. A norm's
@@ -206,6 +221,13 @@ absl::Status Block<T>::BranchBackward(const Pass<T>& pass, const Branch& branch,
     CONVENE_RETURN_IF_ERROR(NormBackward(branch.post_norm, branch.output, gradient,
                                          /*add_to_dx=*/false, dy, pass.Gradient(branch.post_tensor),
                                          WeightGradient{}, around.workspace, rows, pass.stream));
+  } else if (s_.branch_scale != 1) {
+    dy = around.branch;
+    for (int c = 0; c < rows.chunks(); ++c) {
+      around.device->Copy(rows.Own(gradient, c), rows.Own(dy, c),
+                          rows.chunk().own_count() * sizeof(T), pass.stream);
+    }
+    CONVENE_RETURN_IF_ERROR(ScaleBranch(pass, dy));
   }
   CONVENE_RETURN_IF_ERROR(rows.StartGather(dy, pass.stream));
   if (branch.norm_again && !branch.part_again) {

@@ -108,6 +108,10 @@ class Block final : public Unit<T> {
             .epsilon = s_.norm_epsilon,
             .statistics = At(statistics)};
   }
+  // What comes between a part's output, which may be on its way, and the residual stream, in the
+  // own rows: a norm, or a factor. `kept`: NormDelta's.
+  absl::Status Behind(const Pass<T>& pass, const Norm<T>& norm, T* kept, T* output) const;
+  absl::Status ScaleBranch(const Pass<T>& pass, T* output) const;
   // From norm1's output to norm2's.
   absl::Status Middle(const Pass<T>& pass, const ResidualMemory<T>& a) const;
   absl::Status BranchBackward(const Pass<T>& pass, const Branch& branch, T* gradient,

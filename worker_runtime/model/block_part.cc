@@ -16,6 +16,7 @@ float ScoreScale(const ModelConfig& config) {
     return static_cast<float>(std::pow(YarnScale(scaling, scaling.mscale_all_dim), 2) /
                               std::sqrt(config.head_size));
   }
+  if (config.multipliers.scores > 0) return static_cast<float>(config.multipliers.scores);
   return config.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config.query_scalar)) : 0;
 }
 
@@ -53,6 +54,7 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
           .score_scale = ScoreScale(config),
           .score_cap = static_cast<float>(config.score_cap),
+          .branch_scale = static_cast<float>(config.multipliers.branches),
           .rotary_size = config.rotary_size > 0 ? config.rotary_size : config.head_size,
           .query_rank = config.query_rank,
           .key_rank = config.key_rank,

@@ -45,8 +45,9 @@ struct BlockShape {
   float norm_epsilon = 0;
   float score_scale = 0;  // AttentionShape's, as is the next
   float score_cap = 0;
-  int rotary_size = 0;  // elements of a head
-  int query_rank = 0;   // of latent attention, as are the next two (ModelConfig)
+  float branch_scale = 1;  // Multipliers::branches
+  int rotary_size = 0;     // elements of a head
+  int query_rank = 0;      // of latent attention, as are the next two (ModelConfig)
   int key_rank = 0;
   int value_size = 0;
   bool deterministic = false;

@@ -94,6 +94,15 @@ absl::Status ValidateLatents(const ModelConfig& config) {
                    ": latent attention makes a key and a value for each query head"));
 }
 
+absl::Status ValidateMultipliers(const ModelConfig& config) {
+  if (!config.family->has_multipliers) return absl::OkStatus();
+  const Multipliers& by = config.multipliers;
+  CONVENE_RETURN_IF_ERROR(CheckPositive("embedding_multiplier", by.embedding));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("attention_multiplier", by.scores));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("residual_multiplier", by.branches));
+  return CheckPositive("logits_scaling", by.logits);
+}
+
 absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckSize("layers", config.layers, kMostLayers));
   CONVENE_RETURN_IF_ERROR(CheckSize("hidden_size", config.hidden_size, kLargestSize));
@@ -127,6 +136,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
                      config.head_size + 1));
   }
   CONVENE_RETURN_IF_ERROR(ValidateRotary(config));
+  CONVENE_RETURN_IF_ERROR(ValidateMultipliers(config));
   return ValidateLatents(config);
 }
 

@@ -44,6 +44,16 @@ struct ExpertConfig {
   friend bool operator==(const ExpertConfig&, const ExpertConfig&) = default;
 };
 
+// Of a family that has them (Family::has_multipliers); of others as they stand here.
+struct Multipliers {
+  double embedding = 1;  // of the embedding's output
+  double scores = 0;     // AttentionShape::score_scale
+  double branches = 1;   // of each part's output, before it is added to the residual stream
+  double logits = 1;     // by which logits are divided
+
+  friend bool operator==(const Multipliers&, const Multipliers&) = default;
+};
+
 struct ModelConfig {
   int layers = 0;
   int hidden_size = 0;
@@ -73,6 +83,7 @@ struct ModelConfig {
   int query_rank = 0;  // of the queries' latents; 0: queries have none (q_proj)
   int key_rank = 0;    // of the latents of keys and values
   int value_size = 0;  // elements of a value; at most head_size
+  Multipliers multipliers;
   ExpertConfig experts;
   AdapterConfig adapter;                  // of a run that tunes; the model itself has none
   const Family* family = &LlamaFamily();  // never null; of families.h

@@ -1,7 +1,5 @@
 #include "worker_runtime/model/embedding.h"
 
-#include <cmath>
-
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/parameters.h"
@@ -49,9 +47,7 @@ void Embedding<T>::CachedPositions(const Pass<T>& pass) const {
 
 template <typename T>
 void Embedding<T>::Scale(int64_t count, T* x, Stream& stream) const {
-  if (!shape_.scales) return;
-  const T factor(std::sqrt(static_cast<float>(shape_.hidden)));
-  ScaleInPlace(count, static_cast<float>(factor), x, stream);
+  if (shape_.scale != 1) ScaleInPlace(count, shape_.scale, x, stream);
 }
 
 template <typename T>

@@ -19,7 +19,7 @@ struct EmbeddingShape {
   VocabularySlice vocabulary;
   VocabularySlice positions;  // empty: rotary
   TokenRuns runs;             // of this rank's tokens
-  bool scales = false;        // Family::scales_embedding
+  float scale = 1;            // of the output
 
   int rows() const { return batch * length; }
 };

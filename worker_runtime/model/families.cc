@@ -206,6 +206,28 @@ const NamedShape kSeedOsses[] = {
     {"seed-oss-tiny", {8, 64, 192, 16, 8, 4, 256, 1e7, 1e-6, false}},
 };
 
+// Granite 3 (IBM 2024), the dense models: Llama with factors. Sizes and factors: the base models of
+// version 3.1, whose vocabulary has no tokens for tools.
+constexpr Family kGranite = {
+    .name = "granite",
+    .names = kLlamaNames,
+    .keys = {.architecture = "GraniteForCausalLM",
+             .defaults = R"({"embedding_multiplier": 1, "attention_multiplier": 1,
+                             "residual_multiplier": 1, "logits_scaling": 1})"},
+    .has_multipliers = true};
+ModelConfig WithMultipliers(ModelConfig config, const Multipliers& multipliers) {
+  config.multipliers = multipliers;
+  return config;
+}
+const NamedShape kGranites[] = {
+    {"granite-3.1-2b",
+     WithMultipliers({40, 2048, 8192, 32, 8, 64, 49152, 5e6, 1e-5, true}, {12, 0.015625, 0.22, 8})},
+    {"granite-3.1-8b", WithMultipliers({40, 4096, 12800, 32, 8, 128, 49152, 1e7, 1e-5, true},
+                                       {12, 0.0078125, 0.22, 16})},
+    {"granite-tiny",
+     WithMultipliers({8, 64, 192, 16, 8, 4, 256, 1e4, 1e-5, true}, {12, 0.25, 0.22, 8})},
+};
+
 // Phi-3 and Phi-4 (Abdin et al. 2024): query, key and value are one product of the files, gate and
 // up another. Behind the columns above: positions, window.
 constexpr TensorNames kPhi3Names = [] {
@@ -280,9 +302,9 @@ const NamedShape kGpt2s[] = {
 };
 
 const FamilyShapes kFamilies[] = {
-    {&kGemma2, kGemma2s},    {&kGemma3, kGemma3s},  {&kGpt2, kGpt2s},   {&kLlama, kLlamas},
-    {&kMistral, kMistrals},  {&kPhi3, kPhi3s},      {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s},
-    {&kSeedOss, kSeedOsses}, {&kSmolLm3, kSmolLm3s}};
+    {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},    {&kGpt2, kGpt2s},      {&kGranite, kGranites},
+    {&kLlama, kLlamas},   {&kMistral, kMistrals},  {&kPhi3, kPhi3s},      {&kQwen2, kQwen2s},
+    {&kQwen3, kQwen3s},   {&kSeedOss, kSeedOsses}, {&kSmolLm3, kSmolLm3s}};
 
 }  // namespace
 

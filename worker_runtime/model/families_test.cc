@@ -98,6 +98,17 @@ TEST_CASE("parameter counts of Gemma 3 are the published ones without what sees 
   }
 }
 
+// The published counts are those of the models that follow instructions.
+TEST_CASE("parameter counts of Granite 3 are the published ones with three tokens more") {
+  for (const auto& [name, count] :
+       {std::pair("granite-3.1-2b", 2'533'531'648), {"granite-3.1-8b", 8'170'848'256}}) {
+    INFO(name);
+    ModelConfig config = Shape(name);
+    config.vocabulary_size += 3;
+    CHECK(ParameterCount(config) == count);
+  }
+}
+
 TEST_CASE("Llama 3.1 and 3.3 reach further than Llama 3 by scaled positions alone") {
   for (const auto& [name, base] :
        {std::pair("llama-3.1-8b", "llama-3-8b"), std::pair("llama-3.1-405b", "llama-3-405b"),

@@ -95,6 +95,7 @@ struct Family {
   bool has_window = false;         // of ModelConfig::sliding_window
   bool has_window_theta = false;   // ModelConfig::window_rope_theta
   bool has_caps = false;           // ModelConfig::score_cap and logit_cap, and its query_scalar
+  bool has_multipliers = false;    // ModelConfig::multipliers; not with post_norms
   int full_attention_every = 0;    // every so many layers one has no window; 0: all have it
   int no_rope_every = 0;           // every so many layers one turns nothing; 0: all turn
 };

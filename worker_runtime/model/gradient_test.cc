@@ -218,6 +218,7 @@ ModelConfig SmallModelOf(const char* named) {
     config.score_cap = 0.5;  // of the size of what they cap
     config.logit_cap = 1.5;
   }
+  if (config.family->has_multipliers) config.multipliers = {3, 0.2, 0.3, 2.5};
   if (config.family->latent_attention) {
     config.kv_heads = config.heads;
     config.head_size = 6;
@@ -229,10 +230,10 @@ ModelConfig SmallModelOf(const char* named) {
   return config;
 }
 constexpr const char* kOfFamilies[] = {
-    "qwen2-tiny",     "qwen3-tiny",     "gpt2-tiny",        "mistral-tiny",
-    "gemma3-tiny",    "mla-tiny",       "gemma2-tiny",      "moe-tiny",
-    "qwen3-moe-tiny", "deepseek-tiny",  "deepseek-v2-tiny", "gpt-oss-tiny",
-    "glm4-moe-tiny",  "qwen2-moe-tiny", "smollm3-tiny",     "phi3-tiny"};
+    "qwen2-tiny",       "qwen3-tiny",   "gpt2-tiny",     "mistral-tiny",   "gemma3-tiny",
+    "mla-tiny",         "gemma2-tiny",  "moe-tiny",      "qwen3-moe-tiny", "deepseek-tiny",
+    "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny", "smollm3-tiny",
+    "phi3-tiny",        "granite-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -255,11 +256,14 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
   const std::pair<const char*, std::vector<int32_t>> models[] = {
-      {"llama-tiny", {}},        {"llama-tiny", kPacked},    {"qwen2-tiny", {}},
-      {"qwen3-tiny", {}},        {"gpt2-tiny", {}},          {"gpt2-tiny", kPacked},
-      {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},        {"mla-tiny", {}},
-      {"gemma2-tiny", kPacked},  {"moe-tiny", {}},           {"deepseek-tiny", {}},
-      {"gpt-oss-tiny", kPacked}, {"qwen2-moe-tiny", kPacked}};
+      {"llama-tiny", {}},        {"llama-tiny", kPacked},
+      {"qwen2-tiny", {}},        {"qwen3-tiny", {}},
+      {"gpt2-tiny", {}},         {"gpt2-tiny", kPacked},
+      {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},
+      {"mla-tiny", {}},          {"gemma2-tiny", kPacked},
+      {"moe-tiny", {}},          {"deepseek-tiny", {}},
+      {"gpt-oss-tiny", kPacked}, {"qwen2-moe-tiny", kPacked},
+      {"granite-tiny", {}}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);

@@ -89,6 +89,12 @@ Norm<T> LossHead<T>::NormOf(const Memory& memory, const Pass<T>& pass) const {
 }
 
 template <typename T>
+void LossHead<T>::DivideRows(T* x, Stream& stream) const {
+  if (shape_.logit_divisor == 1) return;
+  ScaleInPlace(int64_t{shape_.rows} * shape_.hidden, 1 / shape_.logit_divisor, x, stream);
+}
+
+template <typename T>
 absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& flow) {
   const Memory& memory = slots_[pass.head];
   ChunkedRows& rows = *pass.around.rows;
@@ -96,6 +102,7 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   CONVENE_RETURN_IF_ERROR(NormForward(NormOf(memory, pass), flow.residual, flow.delta, pass.input,
                                       normalized, rows, pass.stream));
   CONVENE_RETURN_IF_ERROR(rows.Finish(normalized, pass.stream));
+  DivideRows(normalized, pass.stream);
   if (pass.around.cache != nullptr) {
     ForwardCached(pass);
     return absl::OkStatus();
@@ -109,6 +116,7 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
                               : ForwardRows(pass, 0, shape_.rows,
                                             {pass.gradient_scale, pass.loss_sum, wanted_gradient}));
   if (!differentiates) return absl::OkStatus();
+  DivideRows(At(memory.gradient), pass.stream);
   return rows.Sum(At(memory.gradient), pass.stream);
 }
 

@@ -29,6 +29,7 @@ struct LossHeadShape {
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 0;
   float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
+  float logit_divisor = 1;  // Multipliers::logits
   size_t logits_bytes = 0;  // that one chunk may take
   int cached_logits = 0;    // tokens of a pass over a cache that want logits, at most; 0: no cache
   // Above 0: each sample of a microbatch is a pair of answers, the chosen one in the first half of
@@ -76,6 +77,8 @@ class LossHead final : public Unit<T> {
     WeightGradient* head_gradient = nullptr;  // adds from the second chunk on
   };
 
+  // (rows, hidden): what the head takes, and its gradient, in place of (rows, vocabulary) logits.
+  void DivideRows(T* x, Stream& stream) const;
   void ForwardCached(const Pass<T>& pass) const;
   absl::Status ForwardPairs(const Pass<T>& pass, WeightGradient* head_gradient);
   absl::Status ForwardRows(const Pass<T>& pass, int first_row, int rows, const Wanted& wanted);

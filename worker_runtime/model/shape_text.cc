@@ -44,6 +44,12 @@ std::string ExpertsText(const ExpertConfig& experts) {
                       Text(experts.weight_scale));
 }
 
+std::string MultipliersText(const Multipliers& by) {
+  if (by == Multipliers()) return "";
+  return absl::StrCat(" multipliers ", Text(by.embedding), "/", Text(by.scores), "/",
+                      Text(by.branches), "/", Text(by.logits));
+}
+
 std::string AdapterText(const AdapterConfig& adapter) {
   if (!adapter.is_on()) return "";
   return absl::StrCat(" adapters ", adapter.rank, " alpha ", Text(adapter.alpha),
@@ -119,9 +125,9 @@ std::string ShapeText(const ModelConfig& c) {
   return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
                       c.vocabulary_size, " theta ", Text(c.rope_theta), ScalingText(c.rope_scaling),
-                      positions, window, latents, caps, ExpertsText(c.experts), " epsilon ",
-                      Text(c.norm_epsilon), c.tied_embeddings ? " tied" : " untied",
-                      AdapterText(c.adapter));
+                      positions, window, latents, caps, MultipliersText(c.multipliers),
+                      ExpertsText(c.experts), " epsilon ", Text(c.norm_epsilon),
+                      c.tied_embeddings ? " tied" : " untied", AdapterText(c.adapter));
 }
 
 absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
@@ -162,6 +168,10 @@ absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
         {" values ", &c.value_size}},
        &fields);
   Read({{" caps ", &c.score_cap}, {"/", &c.logit_cap}}, &fields);
+  Multipliers& by = c.multipliers;
+  Read(
+      {{" multipliers ", &by.embedding}, {"/", &by.scores}, {"/", &by.branches}, {"/", &by.logits}},
+      &fields);
   ExpertConfig& experts = c.experts;
   Read({{" experts ", &experts.chosen},
         {"/", &experts.count},

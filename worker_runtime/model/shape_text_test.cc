@@ -38,6 +38,9 @@ TEST_CASE("a shape's text is the one that earlier checkpoints have") {
   CHECK(ShapeText(NamedModel("gpt2-124m").value()) ==
         "gpt2 layers 12 hidden 768 ffn 3072 heads 12/12x64 vocabulary 50257 theta 10000 positions "
         "1024 epsilon 1e-05 tied");
+  CHECK(ShapeText(NamedModel("granite-3.1-8b").value()) ==
+        "granite layers 40 hidden 4096 ffn 12800 heads 32/8x128 vocabulary 49152 theta 1e+07 "
+        "multipliers 12/0.0078125/0.22/16 epsilon 1e-05 tied");
 }
 
 TEST_CASE("scores keep their scale where no layer has a window") {

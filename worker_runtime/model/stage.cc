@@ -1,6 +1,7 @@
 #include "worker_runtime/model/stage.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -31,6 +32,13 @@ std::vector<RopeKind> RopesOf(const ModelConfig& config) {
   std::vector<RopeKind> ropes = {{config.rope_theta, config.rope_scaling}};
   if (config.window_rope_theta > 0) ropes.push_back({config.window_rope_theta, {}});
   return ropes;
+}
+
+// Where the family says it, by sqrt(hidden_size), as the activations' type has it.
+template <typename T>
+float EmbeddingScale(const ModelConfig& config) {
+  if (!config.family->scales_embedding) return static_cast<float>(config.multipliers.embedding);
+  return static_cast<float>(T(std::sqrt(static_cast<float>(config.hidden_size))));
 }
 
 template <typename T>
@@ -311,7 +319,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
               .vocabulary = vocabulary,
               .positions = SliceVocabulary(options_.config.positions, tp_.size(), tp_.rank()),
               .runs = cut_.Runs(),
-              .scales = options_.config.family->scales_embedding},
+              .scale = EmbeddingScale<T>(options_.config)},
           arena_);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(
@@ -330,6 +338,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .norm = options_.config.family->norm,
                         .norm_epsilon = shape_.norm_epsilon,
                         .logit_cap = static_cast<float>(options_.config.logit_cap),
+                        .logit_divisor = static_cast<float>(options_.config.multipliers.logits),
                         .logits_bytes = options_.logits_bytes > 0 ? options_.logits_bytes
                                                                   : LossLogitsBytes(device_.kind()),
                         .cached_logits = options_.cache == nullptr ? 0 : options_.cached_logits,
@@ -355,7 +364,7 @@ void StageOf<T>::DeclareShared() {
         arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective));
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
-  if (options_.config.family->post_norms) {
+  if (options_.config.family->post_norms || shape_.branch_scale != 1) {
     branch_memory_ = arena_.Declare<T>("scratch/branch", hidden_count, ArenaPart::kCollective);
   }
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);

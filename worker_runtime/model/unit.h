@@ -58,7 +58,7 @@ struct UnitSurroundings {
   Collective* cp = nullptr;
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
-  T* branch = nullptr;  // the same, where the family has norms behind the parts
+  T* branch = nullptr;  // the same, where something comes behind the parts
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;

@@ -145,7 +145,8 @@ double ScratchBytes(const PlanJob& job, const Strategy& strategy, bool has_exper
     if (strategy.layout.ep > 1) travelling = (choices + s.expert_rows) * s.hidden;
     travelling += (2 * choices + 3 * s.expert_rows) * 4 / s.element;
   }
-  const double hidden = s.rows * s.hidden * (job.model.family->post_norms ? 2 : 1);
+  const bool has_branch = job.model.family->post_norms || job.model.multipliers.branches != 1;
+  const double hidden = s.rows * s.hidden * (has_branch ? 2 : 1);
   double bytes = (hidden + wide + narrow + travelling) * s.element;
   if (job.float8) {
     const double widest = std::max({s.qkv, s.gate_up, s.hidden});

@@ -40,6 +40,12 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
          {"attn_logit_softcapping", &c.score_cap},
          {"final_logit_softcapping", &c.logit_cap}});
   }
+  if (family.has_multipliers) {
+    add({{"embedding_multiplier", &c.multipliers.embedding},
+         {"attention_multiplier", &c.multipliers.scores},
+         {"residual_multiplier", &c.multipliers.branches},
+         {"logits_scaling", &c.multipliers.logits}});
+  }
   if (family.latent_attention) {
     add({{"q_lora_rank", &c.query_rank},
          {"kv_lora_rank", &c.key_rank},

@@ -264,6 +264,23 @@ TEST_CASE("Seed-OSS' config.json, as its folder has it") {
   }
 }
 
+TEST_CASE("Granite 3.1's config.json, as its folder has it, says its factors") {
+  const std::string text = R"({
+    "architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attention_multiplier": 0.0078125, "bos_token_id": 0, "embedding_multiplier": 12.0,
+    "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 12800, "logits_scaling": 16.0, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "granite", "num_attention_heads": 32,
+    "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
+    "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 49152})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("granite-3.1-8b"));
+  CHECK(ReadHfConfig(R"({"model_type": "granite"})")->multipliers == Multipliers{1, 1, 1, 1});
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

@@ -111,6 +111,7 @@ class Golden {
                        .groups = has_groups ? 2 : 1,
                        .weight_scale = has_groups ? 2.5 : 1.0};
     }
+    if (model.family->has_multipliers) model.multipliers = {3, 0.2, 0.3, 2.5};
     if (model.family->has_partial_rotary) model.rotary_size = 4;
     if (model.family->latent_attention) {
       model.rotary_size = 4;
@@ -164,10 +165,10 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",   "tied",      "packed",       "qwen2",       "qwen3",
-    "gpt2",     "mistral",   "gemma3_text",  "deepseek_v3", "gemma2",
-    "mixtral",  "qwen3_moe", "deepseek_moe", "deepseek_v2", "gpt_oss",
-    "glm4_moe", "qwen2_moe", "smollm3",      "phi3",        "seed_oss"};
+    "untied",       "tied",        "packed",      "qwen2",    "qwen3",     "gpt2",
+    "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",   "qwen3_moe",
+    "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe", "smollm3",
+    "phi3",         "seed_oss",    "granite"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

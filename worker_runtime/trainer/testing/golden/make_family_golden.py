@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2,
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2, granite,
 gpt_oss, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
 arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
@@ -30,6 +30,8 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 
         'mscale_all_dim': 0.5}
 # gpt-oss's, whose bounds are no whole numbers.
 GPT_OSS_YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'truncate': False}
+# Granite's, of which transformers' own are all 1.
+MULTIPLIERS = {'embedding_multiplier': 3.0, 'attention_multiplier': 0.2, 'residual_multiplier': 0.3, 'logits_scaling': 2.5}
 # Of models with experts, beside a Shape.
 EXPERTS, CHOSEN, EXPERT_FFN = 4, 2, 12
 DEEPSEEK_EXPERTS = {'n_routed_experts': EXPERTS, 'moe_intermediate_size': EXPERT_FFN, 'n_group': 2, 'topk_group': 1, 'first_k_dense_replace': 1}
@@ -106,6 +108,8 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         return transformers.Gemma2ForCausalLM(config)
     if family == 'mistral':
         return transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **common, sliding_window=shape.sliding_window))
+    if family == 'granite':
+        return transformers.GraniteForCausalLM(transformers.GraniteConfig(**sizes, **common, **MULTIPLIERS))
     if family == 'seed_oss':
         return transformers.SeedOssForCausalLM(transformers.SeedOssConfig(**sizes, **common, pad_token_id=None))
     if family == 'smollm3':
@@ -284,7 +288,7 @@ def main() -> None:
               'qwen2_moe': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'glm4_moe': FamilyShape(), 'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1),
-              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'seed_oss': FamilyShape(),
+              'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'seed_oss': FamilyShape(), 'granite': FamilyShape(tied_embeddings=1),
               'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or [*shapes, 'family_optimizers']:
         if family == 'family_optimizers':
