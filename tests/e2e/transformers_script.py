@@ -21,7 +21,7 @@ import transformers
 
 V4 = transformers.__version__.startswith('4')
 SIZES = {'vocab_size': 256, 'num_hidden_layers': 3, 'hidden_size': 32, 'intermediate_size': 48, 'num_attention_heads': 4,
-         'num_key_value_heads': 2, 'head_dim': 8, 'pad_token_id': None}
+         'num_key_value_heads': 2, 'head_dim': 8, 'pad_token_id': None, 'bos_token_id': 0, 'eos_token_id': 0}
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 16}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'mscale': 1.0,
         'mscale_all_dim': 0.5}
@@ -63,7 +63,7 @@ def configs():
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
         'olmo2': t.Olmo2Config(**SIZES),
-        'olmo3': t.Olmo3Config(**{**SIZES, 'num_hidden_layers': 4}, sliding_window=7, max_position_embeddings=64, **olmo3_ropes()),
+        'olmo3': t.Olmo3Config(**{**SIZES, 'num_hidden_layers': 4}, sliding_window=7, max_position_embeddings=40, **olmo3_ropes()),
         'phi3': t.Phi3Config(**SIZES, sliding_window=7, **PARTIAL),
         'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
         'qwen2_moe': t.Qwen2MoeConfig(**SIZES, **EXPERTS, num_experts=4, shared_expert_intermediate_size=20),
