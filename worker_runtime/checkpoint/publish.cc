@@ -39,7 +39,7 @@ absl::Status AppendShard(const std::string& step_directory, int rank, Manifest* 
   return absl::OkStatus();
 }
 
-// Somebody linked a checkpoint into this directory. What it leads to is not this run's.
+// Somebody linked a checkpoint into this directory. The checkpoint there is not this run's.
 bool IsLink(const std::string& step_directory) {
   std::error_code error;
   return std::filesystem::is_symlink(step_directory, error);

@@ -109,8 +109,8 @@ class Block final : public Unit<T> {
             .epsilon = s_.norm_epsilon,
             .statistics = At(statistics)};
   }
-  // What comes between a part's output, which may be on its way, and the residual stream, in the
-  // own rows: a norm, or a factor. `kept`: NormDelta's.
+  // The step between a part's output, which may be on its way, and the residual stream, in the own
+  // rows: a norm, or a factor. `kept`: NormDelta's.
   absl::Status Behind(const Pass<T>& pass, const Norm<T>& norm, T* kept, T* output) const;
   absl::Status ScaleBranch(const Pass<T>& pass, T* output) const;
   // From norm1's output to norm2's.

@@ -16,7 +16,7 @@ struct FamilyShapes {
   absl::Span<const NamedShape> shapes;
 };
 
-// Those of families.cc, and of expert_families.cc.
+// The tables of families.cc, and of expert_families.cc.
 absl::Span<const FamilyShapes> DenseFamilies();
 absl::Span<const FamilyShapes> ExpertFamilies();
 

@@ -52,16 +52,7 @@ FUSED = {'c_attn.weight': (1, 1, 1), 'qkv_proj.weight': (2, 1, 1), 'gate_up_proj
 TURNED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')
 
 
-def model_of(family: str, shape: Shape) -> torch.nn.Module:
-    common = {'vocab_size': shape.vocabulary_size, 'tie_word_embeddings': bool(shape.tied_embeddings), 'attn_implementation': 'eager'}
-    if family == 'gpt2':
-        config = transformers.GPT2Config(n_layer=shape.layers, n_embd=shape.hidden_size, n_inner=shape.ffn_size, n_head=shape.heads,
-                                         n_positions=shape.positions, layer_norm_epsilon=shape.norm_epsilon, resid_pdrop=0.0,
-                                         embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **common)
-        return transformers.GPT2LMHeadModel(config)
-    sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
-             'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
-             'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
+def model_with_experts(family: str, shape: Shape, sizes: dict, common: dict) -> torch.nn.Module:
     if family in ('mixtral', 'qwen2_moe', 'qwen3_moe', 'deepseek_moe', 'deepseek_v2', 'glm4_moe', 'gpt_oss'):
         common |= {'num_experts_per_tok': CHOSEN, 'experts_implementation': 'eager'}
     if family == 'mixtral':
@@ -76,10 +67,6 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
         return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**sizes, **common, **DEEPSEEK_EXPERTS, attention_bias=True, rope_parameters=ropes,
                                                                           routed_scaling_factor=2.5, pad_token_id=None))
-    if family == 'phi3':
-        ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
-        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **common, rope_parameters=ropes, sliding_window=shape.sliding_window,
-                                                                    pad_token_id=None))
     if family == 'qwen2_moe':
         return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes, **common, num_experts=EXPERTS, moe_intermediate_size=EXPERT_FFN,
                                                                             shared_expert_intermediate_size=EXPERT_FFN))
@@ -96,6 +83,24 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
             latents = LATENTS | {'q_lora_rank': None, 'topk_method': 'group_limited_greedy', 'n_shared_experts': 1, 'routed_scaling_factor': 2.5}
             return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**sizes, **common, **latents, rope_parameters=ropes))
         return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **common, **LATENTS, rope_parameters=ropes))
+
+
+def model_of(family: str, shape: Shape) -> torch.nn.Module:
+    common = {'vocab_size': shape.vocabulary_size, 'tie_word_embeddings': bool(shape.tied_embeddings), 'attn_implementation': 'eager'}
+    if family == 'gpt2':
+        config = transformers.GPT2Config(n_layer=shape.layers, n_embd=shape.hidden_size, n_inner=shape.ffn_size, n_head=shape.heads,
+                                         n_positions=shape.positions, layer_norm_epsilon=shape.norm_epsilon, resid_pdrop=0.0,
+                                         embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **common)
+        return transformers.GPT2LMHeadModel(config)
+    sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
+             'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
+             'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
+    if family in ('mixtral', 'qwen2_moe', 'qwen3_moe', 'glm4_moe', 'gpt_oss') or family.startswith('deepseek'):
+        return model_with_experts(family, shape, sizes, common)
+    if family == 'phi3':
+        ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
+        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes, **common, rope_parameters=ropes, sliding_window=shape.sliding_window,
+                                                                    pad_token_id=None))
     if family == 'gemma3_text':
         kinds = ['sliding_attention'] * 5 + ['full_attention']
         ropes = {'sliding_attention': {'rope_type': 'default', 'rope_theta': WINDOW_ROPE_THETA},
