@@ -136,7 +136,7 @@ class DataTest(ConveneTestCase):
         self.convene_data("prepare", "--output", self.path("b.bin"), self.path("packed.hex"), "--through", decode)
         ids = lambda name: self.convene_data("show", self.path(name), "--format", "ids")
         self.assertEqual(ids("b.bin"), ids("a.bin"))
-        for command, code, words in (("false {}", 69, "the command that reads it ended with exit code 1"),
+        for command, code, words in (("false {}", 64, "the command that reads it ended with exit code 1"),
                                      ("cat", 64, "--through has no {}"),
                                      ("head -c 100 {}", 64, "line 1: broken JSON")):
             said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("packed.hex"), "--through", command, code=code)
@@ -157,9 +157,9 @@ class DataTest(ConveneTestCase):
             ids.append(self.convene_data("show", self.path("x.bin"), "--format", "ids"))
             os.remove(self.path("x.bin"))
         self.assertEqual(ids[0], ids[1])
-        for flags, words in ((["--field", "other"], "it has no column 'other' (--field): it has id, text"),
+        for flags, words in ((["--field", "other"], "it has no column 'other' (`convene data prepare --field NAME` takes another): it has id, text"),
                              (["--python", "/no/python"], "there is no program /no/python")):
-            said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("a.parquet"), "--python", python, *flags, code=69)
+            said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("a.parquet"), "--python", python, *flags, code=64)
             self.assertIn(words, said)
 
     def test_columns_of_parquet_that_no_template_reads_are_left_alone(self):
@@ -175,7 +175,7 @@ class DataTest(ConveneTestCase):
         arguments = ["prepare", "--chat-template", self.path("t.jinja"), "--train-on", "all", "--python", python, "--output", self.path("x.bin")]
         self.convene_data(*arguments, self.path("a.parquet"))
         self.assertIn("user:Why?;assistant:So.;", self.convene_data("show", self.path("x.bin")))
-        self.assertIn("it has none of the columns messages, conversations, ", self.convene_data(*arguments, self.path("b.parquet"), code=69))
+        self.assertIn("it has none of the columns messages, conversations, ", self.convene_data(*arguments, self.path("b.parquet"), code=64))
 
     def test_tokens_given_as_a_text_are_refused(self):
         self.put("m.bin", b"".join(token.to_bytes(2, "little") for token in (464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13)))
