@@ -158,6 +158,9 @@ void OutputPump::Show(absl::string_view line, const std::string& prefix, absl::T
 }
 
 void OutputPump::OnTime(MonotonicTime now) {
+  if (now < next_deadline()) return;
+  ReadOnce();  // The line's end may have come while this process, or the reading, stood still.
+  if (now < next_deadline()) return;
   // Already seen: on a terminal of the worker's own, or in the last row.
   const bool is_seen = output_.as_terminal || (output_.in_place && console_.IsTerminal(stream_) &&
                                                !assembler_.InPlace().empty());

@@ -69,7 +69,10 @@ class OutputPump {
   void Reconsider();
   // When OnTime is to be called: a line that has no end yet is then shown as it stands, but by log
   // files, which have its bytes already, and by last_lines.
-  MonotonicTime next_deadline() const { return assembler_.due(); }
+  // While the worker has to wait, its line may be whole already.
+  MonotonicTime next_deadline() const {
+    return watched_ ? assembler_.due() : MonotonicTime::InfiniteFuture();
+  }
   void OnTime(MonotonicTime now);
   // Reads the present content of the pipe, even while readers are slow (bounded by a pipe's
   // content).

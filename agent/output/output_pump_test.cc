@@ -97,5 +97,18 @@ TEST_CASE_METHOD(Fixture, "a line without an end is shown to readers and viewers
   CHECK(pump->last_lines().Get().empty());
 }
 
+TEST_CASE_METHOD(Fixture, "a line that is whole by the time it would be shown is not torn") {
+  const auto pump = Pump();
+  REQUIRE(write(pump->write_end(), "loading ... ", 12) == 12);
+  loop.RunOnce(Clock::Real().Now() + absl::Seconds(5));
+  const MonotonicTime due = pump->next_deadline();
+  REQUIRE(write(pump->write_end(), "done\n", 5) == 5);
+  pump->OnTime(due);
+  char text[64];
+  const ssize_t n = read(reader.get(), text, sizeof(text));
+  REQUIRE(n > 0);
+  CHECK(std::string(text, n) == "loading ... done\n");
+}
+
 }  // namespace
 }  // namespace convene::agent
