@@ -40,6 +40,12 @@ def ropes(theta, scaling):
     return {'rope_theta': theta, 'rope_scaling': scaling} if V4 else {'rope_parameters': {**scaling, 'rope_theta': theta}}
 
 
+def olmo3_ropes():
+    """Both versions' spelling of scaled positions of the layers without a window alone."""
+    return ropes(5e5, SCALED) if V4 else {'rope_parameters': {'sliding_attention': {'rope_type': 'default', 'rope_theta': 5e5},
+                                                              'full_attention': {**SCALED, 'rope_theta': 5e5}}}
+
+
 def configs():
     t = transformers
     latents = {name: value for name, value in {**SIZES, **LATENTS}.items() if name != 'head_dim'}
@@ -56,6 +62,8 @@ def configs():
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+        'olmo2': t.Olmo2Config(**SIZES),
+        'olmo3': t.Olmo3Config(**{**SIZES, 'num_hidden_layers': 4}, sliding_window=7, max_position_embeddings=40, **olmo3_ropes()),
         'phi3': t.Phi3Config(**SIZES, sliding_window=7, **PARTIAL),
         'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
         'qwen2_moe': t.Qwen2MoeConfig(**SIZES, **EXPERTS, num_experts=4, shared_expert_intermediate_size=20),

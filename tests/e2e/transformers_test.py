@@ -67,7 +67,7 @@ class TransformersTest(TorchTestCase):
             base = self.path(f"made{number}")
             self.script_says(library, "make", base)
             folders = [os.path.join(base, family) for family in sorted(os.listdir(base))]
-            self.assertEqual(len(folders), 18)
+            self.assertEqual(len(folders), 20)
             for folder in folders:
                 self.through_convene(folder)
             pairs = [path for folder in folders for end in (".again", ".trained") for path in (folder, folder + end)]

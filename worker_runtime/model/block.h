@@ -101,7 +101,8 @@ class Block final : public Unit<T> {
 
   ResidualMemory<T> MemoryOf(const Pass<T>& pass) const;
   Norm<T> NormOf(const Pass<T>& pass, int tensor, int bias, ArenaBlock<float> statistics) const {
-    return {.kind = s_.family->norm,
+    const bool is_pre = tensor == kAttentionNorm || tensor == kMlpNorm;
+    return {.kind = is_pre && !s_.family->pre_norms ? NormKind::kNone : s_.family->norm,
             .columns = s_.hidden,
             .weight = pass.Weight(tensor),
             .bias = pass.Weight(bias),

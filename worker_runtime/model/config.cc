@@ -203,6 +203,9 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
 
 // Why so many ranks cannot split the model, or share its key and value heads; empty: they can.
 std::string WhyNotOver(const ModelConfig& config, int tp) {
+  if (tp > 1 && config.family->whole_norms) {
+    return "norms over all heads of a token together cannot be split over";
+  }
   const std::pair<const char*, int> split[] = {{"heads", config.heads},
                                                {"ffn_size", config.ffn_size},
                                                {"vocabulary_size", config.vocabulary_size},

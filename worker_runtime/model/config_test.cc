@@ -32,7 +32,8 @@ TEST_CASE("an unknown name is answered with the closest and the known ones") {
 }
 
 TEST_CASE(
-    "Llama 3.1 to 3.3, Gemma 3, DeepSeek and gpt-oss stretch rotary positions, the other shapes do "
+    "Llama 3.1 to 3.3, Gemma 3, DeepSeek, gpt-oss and OLMo 3 stretch rotary positions, the others "
+    "do "
     "not") {
   for (const std::string& name : ModelNames()) {
     INFO(name);
@@ -64,6 +65,13 @@ TEST_CASE(
                   .high_frequency_factor = 32,
                   .original_positions = 4096,
                   .truncates = false};
+    }
+    if (name == "olmo3-7b" || name == "olmo3-32b") {
+      expected = {.factor = 8,
+                  .kind = RopeScalingKind::kYarn,
+                  .high_frequency_factor = 32,
+                  .original_positions = 8192,
+                  .amplitude = 1.2079441541679836};
     }
     CHECK(Shape(name).rope_scaling == expected);
   }

@@ -254,6 +254,57 @@ const NamedShape kPhi3s[] = {
     {"phi3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e4, 1e-5, false, 0.02, {}, 0, 16}},
 };
 
+// OLMo 2 (OLMo et al. 2024): norms of all query and of all key heads of a token, and norms behind
+// the parts alone.
+constexpr TensorNames kOlmo2Names = [] {
+  TensorNames names = kQwen3Names;
+  names.attention_norm = names.mlp_norm = nullptr;
+  names.attention_post_norm = "post_attention_layernorm";
+  names.mlp_post_norm = "post_feedforward_layernorm";
+  return names;
+}();
+constexpr Family kOlmo2 = {.name = "olmo2",
+                           .names = kOlmo2Names,
+                           .keys = {.architecture = "Olmo2ForCausalLM",
+                                    .defaults = R"({"vocab_size": 50304, "rms_norm_eps": 1e-5})"},
+                           .query_key_norms = true,
+                           .whole_norms = true,
+                           .pre_norms = false,
+                           .post_norms = true};
+const NamedShape kOlmo2s[] = {
+    {"olmo2-13b", {40, 5120, 13824, 40, 40, 128, 100352, 5e5, 1e-6, false}},
+    {"olmo2-1b", {16, 2048, 8192, 16, 16, 128, 100352, 5e5, 1e-6, false}},
+    {"olmo2-32b", {64, 5120, 27648, 40, 8, 128, 100352, 5e5, 1e-6, false}},
+    {"olmo2-7b", {32, 4096, 11008, 32, 32, 128, 100352, 5e5, 1e-6, false}},
+    {"olmo2-tiny", {8, 64, 192, 16, 8, 4, 256, 5e5, 1e-6, false}},
+};
+
+// OLMo 3 (Team Olmo 2025): as OLMo 2, but three layers with a window to one without, whose rotary
+// positions alone are scaled. Behind the columns above: positions, window, the windows' rope theta.
+constexpr Family kOlmo3 = [] {
+  Family family = kOlmo2;
+  family.name = "olmo3";
+  family.keys.architecture = "Olmo3ForCausalLM";
+  family.keys.defaults = R"({"vocab_size": 50304, "rms_norm_eps": 1e-5, "rope_theta": 5e5,
+                             "sliding_window": 4096})";
+  family.has_window = true;
+  family.has_window_theta = true;
+  family.full_attention_every = 4;
+  return family;
+}();
+constexpr RopeScaling kOlmo3Scaling = {.factor = 8,
+                                       .kind = RopeScalingKind::kYarn,
+                                       .high_frequency_factor = 32,
+                                       .original_positions = 8192,
+                                       .amplitude = 1.2079441541679836};
+const NamedShape kOlmo3s[] = {
+    {"olmo3-32b",
+     {64, 5120, 27648, 40, 8, 128, 100278, 5e5, 1e-6, false, 0.02, kOlmo3Scaling, 0, 4096, 5e5}},
+    {"olmo3-7b",
+     {32, 4096, 11008, 32, 32, 128, 100278, 5e5, 1e-6, false, 0.02, kOlmo3Scaling, 0, 4096, 5e5}},
+    {"olmo3-tiny", {8, 64, 192, 16, 8, 4, 256, 5e5, 1e-6, false, 0.02, {}, 0, 16, 5e5}},
+};
+
 // GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
 // [out, in] as all others.
 constexpr Family kGpt2 = {.name = "gpt2",
@@ -302,9 +353,10 @@ const NamedShape kGpt2s[] = {
 };
 
 const FamilyShapes kFamilies[] = {
-    {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},    {&kGpt2, kGpt2s},      {&kGranite, kGranites},
-    {&kLlama, kLlamas},   {&kMistral, kMistrals},  {&kPhi3, kPhi3s},      {&kQwen2, kQwen2s},
-    {&kQwen3, kQwen3s},   {&kSeedOss, kSeedOsses}, {&kSmolLm3, kSmolLm3s}};
+    {&kGemma2, kGemma2s},  {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},   {&kGranite, kGranites},
+    {&kLlama, kLlamas},    {&kMistral, kMistrals}, {&kOlmo2, kOlmo2s}, {&kOlmo3, kOlmo3s},
+    {&kPhi3, kPhi3s},      {&kQwen2, kQwen2s},     {&kQwen3, kQwen3s}, {&kSeedOss, kSeedOsses},
+    {&kSmolLm3, kSmolLm3s}};
 
 }  // namespace
 

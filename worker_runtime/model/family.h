@@ -81,6 +81,8 @@ struct Family {
   bool has_partial_rotary = false;  // ModelConfig::rotary_size, where attention has no latents
   bool query_key_norms = false;     // of each head, before rotary positions (ops/head_norm.h)
   bool latent_attention = false;    // keys and values from low-rank latents (latent_mixer.h)
+  bool whole_norms = false;         // query_key_norms, of all heads of a token together
+  bool pre_norms = true;            // before each part
   bool post_norms = false;          // behind each part, before it is added to the residual stream
   bool scales_embedding = false;    // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;

@@ -233,7 +233,7 @@ constexpr const char* kOfFamilies[] = {
     "qwen2-tiny",       "qwen3-tiny",   "gpt2-tiny",     "mistral-tiny",   "gemma3-tiny",
     "mla-tiny",         "gemma2-tiny",  "moe-tiny",      "qwen3-moe-tiny", "deepseek-tiny",
     "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny", "smollm3-tiny",
-    "phi3-tiny",        "granite-tiny"};
+    "phi3-tiny",        "granite-tiny", "olmo2-tiny",    "olmo3-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -263,7 +263,7 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
       {"mla-tiny", {}},          {"gemma2-tiny", kPacked},
       {"moe-tiny", {}},          {"deepseek-tiny", {}},
       {"gpt-oss-tiny", kPacked}, {"qwen2-moe-tiny", kPacked},
-      {"granite-tiny", {}}};
+      {"granite-tiny", {}},      {"olmo2-tiny", {}}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);

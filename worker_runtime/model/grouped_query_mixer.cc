@@ -79,8 +79,12 @@ template <typename T>
 absl::InlinedVector<typename GroupedQueryMixer<T>::HeadNorm, 2> GroupedQueryMixer<T>::HeadNorms()
     const {
   if (!s_.family->query_key_norms) return {};
-  const HeadRows queries = {s_.rows(), s_.heads, s_.head_size};
-  const HeadRows keys = {s_.rows(), s_.kv_heads, s_.head_size};
+  const auto rows_of = [&](int heads) {
+    return s_.family->whole_norms ? HeadRows{s_.rows(), 1, heads * s_.head_size}
+                                  : HeadRows{s_.rows(), heads, s_.head_size};
+  };
+  const HeadRows queries = rows_of(s_.heads);
+  const HeadRows keys = rows_of(s_.kv_heads);
   return {{kQueryNorm, queries, 0, 0, 0},
           {kKeyNorm, keys, s_.attention_width(), queries.count(),
            int64_t{queries.rows} * queries.heads}};

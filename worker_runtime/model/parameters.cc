@@ -222,8 +222,13 @@ void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
         Same(kAttentionOutBias, layer + names_.attention_out + ".bias", Initializer::kZeros));
   }
   if (family_.query_key_norms) {
-    unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm, config_.head_size));
-    unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm, config_.head_size));
+    const bool whole = family_.whole_norms;
+    const auto add = [&](BlockTensor role, const char* name, int64_t all_heads) {
+      const auto size = static_cast<int>(whole ? all_heads : config_.head_size);
+      unit.tensors.push_back(HeadNorm(role, layer + name, size));
+    };
+    add(kQueryNorm, names_.query_norm, query);
+    add(kKeyNorm, names_.key_norm, key);
   }
   if (names_.sinks != nullptr) {
     ParameterSlice sinks = BiasOfRows(ColumnParallel(layer + names_.sinks, {config_.heads}, 1));
@@ -353,13 +358,15 @@ std::vector<ParameterSlice> Cutter::GateUp(const std::string& prefix, const char
 UnitSpec Cutter::Block(int layer) const {
   const std::string prefix = absl::StrCat(names_.layers, ".", layer, ".");
   UnitSpec unit = {.kind = UnitKind::kBlock, .layer = layer};
-  AddNorm(kAttentionNorm, kAttentionNormBias, prefix + names_.attention_norm, unit);
+  if (family_.pre_norms) {
+    AddNorm(kAttentionNorm, kAttentionNormBias, prefix + names_.attention_norm, unit);
+    AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
+  }
   if (family_.latent_attention) {
     AddLatentMixer(prefix, unit);
   } else {
     AddMixer(prefix, unit);
   }
-  AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
   HasExperts(config_, layer) ? AddExperts(prefix, unit) : AddFeedForward(prefix, unit);
   if (family_.post_norms) {
     AddNorm(kAttentionPostNorm, -1, prefix + names_.attention_post_norm, unit);

@@ -91,8 +91,8 @@ enum BlockTensor {
   kMlpNormBias,
   kGateUpBias,
   kDownBias,
-  kQueryNorm,          // (head_size), of latent attention (query_rank)
-  kKeyNorm,            // (head_size), of latent attention (key_rank)
+  kQueryNorm,  // (head_size), of whole_norms heads of them, of latent attention (query_rank)
+  kKeyNorm,    // the same of kv_heads, and of key_rank
   kAttentionPostNorm,  // (hidden)
   kMlpPostNorm,        // (hidden)
   // Of latent attention: (heads / tp * head_size, query_rank), and (heads / tp * (head_size -

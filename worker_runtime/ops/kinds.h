@@ -8,6 +8,7 @@ enum class NormKind {
   kRms,         // ops/rms_norm.h
   kRmsPlusOne,  // the same with an offset of 1
   kLayer,       // ops/layer_norm.h
+  kNone,        // the values as they are
 };
 
 // RMSNorm's offset.

@@ -1,12 +1,22 @@
 #include "worker_runtime/parallel/norm.h"
 
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/rms_norm.h"
 
 namespace convene::worker {
 namespace {
+
+// sum = x + delta, y = sum; delta null: y = x.
+template <typename T>
+void AddRows(int rows, int columns, const T* x, const T* delta, T* sum, T* y, Stream& stream) {
+  CopyRows(rows, columns, x, columns, y, columns, stream);
+  if (delta == nullptr) return;
+  AddInPlace(int64_t{rows} * columns, delta, y, stream);
+  CopyRows(rows, columns, y, columns, sum, columns, stream);
+}
 
 template <typename T>
 void ForwardRows(const Norm<T>& norm, int rows, const T* x, const T* delta, T* sum, T* y,
@@ -19,6 +29,8 @@ void ForwardRows(const Norm<T>& norm, int rows, const T* x, const T* delta, T* s
     case NormKind::kLayer:
       return LayerNormForward(rows, norm.columns, x, delta, norm.weight, norm.bias, norm.epsilon,
                               sum, y, statistics, stream);
+    case NormKind::kNone:
+      return AddRows(rows, norm.columns, x, delta, sum, y, stream);
   }
 }
 
@@ -32,6 +44,8 @@ void RowsAgain(const Norm<T>& norm, int rows, const T* sum, const float* statist
                           y, stream);
     case NormKind::kLayer:
       return LayerNormAgain(rows, norm.columns, sum, norm.weight, norm.bias, statistics, y, stream);
+    case NormKind::kNone:
+      return CopyRows(rows, norm.columns, sum, norm.columns, y, norm.columns, stream);
   }
 }
 
@@ -47,6 +61,9 @@ void BackwardRows(const Norm<T>& norm, int rows, const T* sum, const float* stat
     case NormKind::kLayer:
       return LayerNormBackward(rows, norm.columns, sum, norm.weight, statistics, dy, add_to_dx, dx,
                                adds, dweight, dbias, workspace, stream);
+    case NormKind::kNone:
+      if (add_to_dx) return AddInPlace(int64_t{rows} * norm.columns, dy, dx, stream);
+      return CopyRows(rows, norm.columns, dy, norm.columns, dx, norm.columns, stream);
   }
 }
 

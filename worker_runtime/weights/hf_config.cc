@@ -3,7 +3,6 @@
 #include <rapidjson/writer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -216,6 +215,7 @@ absl::Status Reader::ReadRope() {
   // transformers 5 takes rope_scaling where both stand there.
   const Value* rope = scaling != nullptr ? scaling : parameters;
   if (rope != nullptr) CONVENE_RETURN_IF_ERROR(ReadScaling(*rope));
+  if (has_two && config_.window_rope_theta == 0) config_.window_rope_theta = config_.rope_theta;
   return CheckPartialRotary();
 }
 

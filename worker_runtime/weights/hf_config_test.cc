@@ -281,6 +281,35 @@ TEST_CASE("Granite 3.1's config.json, as its folder has it, says its factors") {
   CHECK(ReadHfConfig(R"({"model_type": "granite"})")->multipliers == Multipliers{1, 1, 1, 1});
 }
 
+TEST_CASE("OLMo's config.json, as its folders have it") {
+  const auto two = ReadHfConfig(R"({
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.47.0",
+    "use_cache": true, "vocab_size": 100352})");
+  REQUIRE_OK(two.status());
+  CHECK(*two == Named("olmo2-7b"));
+  const std::string text = R"({
+    "architectures": ["Olmo3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "model_type": "olmo3",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": {
+    "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+    "original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000,
+    "sliding_window": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.57.0", "use_cache": true, "vocab_size": 100278})";
+  const auto three = ReadHfConfig(text);
+  REQUIRE_OK(three.status());
+  CHECK(*three == Named("olmo3-7b"));
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "olmo3", "num_hidden_layers": 1,
+                                "layer_types": ["full_attention"]})"),
+               kUnimplemented, "\"layer_types\"");
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

@@ -132,7 +132,14 @@ class Golden {
                             .original_positions = 16,
                             .truncates = false};
     }
-    if (!model.family->post_norms) return model;
+    if (model.family->has_window_theta) {
+      model.window_rope_theta = model.rope_theta;
+      model.rope_scaling = {.factor = 4,
+                            .kind = RopeScalingKind::kYarn,
+                            .high_frequency_factor = 4,
+                            .original_positions = 16};
+    }
+    if (!model.family->has_caps) return model;
     model.query_scalar = 20;
     if (!model.family->query_key_norms) {
       model.score_cap = 0.5;
@@ -168,7 +175,7 @@ inline constexpr const char* kGoldenModels[] = {
     "untied",       "tied",        "packed",      "qwen2",    "qwen3",     "gpt2",
     "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",   "qwen3_moe",
     "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe", "smollm3",
-    "phi3",         "seed_oss",    "granite"};
+    "phi3",         "seed_oss",    "granite",     "olmo2",    "olmo3"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

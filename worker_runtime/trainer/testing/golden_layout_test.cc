@@ -43,8 +43,8 @@ std::string TextOf(const Golden& golden, const std::string& layout) {
          (golden.Metadata("tied_embeddings") != 0 ? " tied=1" : "");
 }
 
-// All but one where heads of keys have biases: their ranks' copies want longer ones of queries; and
-// but the last where there are no experts.
+// All but one where heads of keys have biases: their ranks' copies want longer ones of queries; but
+// the last where there are no experts; and but those with tp where norms are over all heads.
 std::vector<std::string> LayoutsOf(const Golden& golden) {
   std::vector<std::string> layouts;
   for (const char* const layout : kLayouts) {
@@ -54,7 +54,8 @@ std::vector<std::string> LayoutsOf(const Golden& golden) {
   }
   const ModelConfig model = golden.Model();
   REQUIRE(layouts.size() >= std::size(kLayouts) - (model.family->qkv_biases ? 1 : 0) -
-                                (model.experts.count == 0 ? 1 : 0));
+                                (model.experts.count == 0 ? 1 : 0) -
+                                (model.family->whole_norms ? 2 : 0));
   return layouts;
 }
 

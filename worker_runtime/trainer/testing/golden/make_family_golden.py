@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2, granite,
-gpt_oss, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss and smollm3.safetensors beside this file, and family_optimizers.safetensors; with names of these as
-arguments, these alone
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2,
+gpt_oss, granite, mistral, mixtral, olmo2, olmo3, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss and smollm3.safetensors beside this file, and
+family_optimizers.safetensors; with names of these as arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
 
@@ -30,6 +30,8 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 
         'mscale_all_dim': 0.5}
 # gpt-oss's, whose bounds are no whole numbers.
 GPT_OSS_YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'truncate': False}
+# Of OLMo 3's layers without a window.
+OLMO3_YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1}
 # Granite's, of which transformers' own are all 1.
 MULTIPLIERS = {'embedding_multiplier': 3.0, 'attention_multiplier': 0.2, 'residual_multiplier': 0.3, 'logits_scaling': 2.5}
 # Of models with experts, beside a Shape.
@@ -40,10 +42,10 @@ ROUTER_BIAS = torch.tensor([0.1, -0.1, 0.05, 0.0])
 # By seed 7 AdamW meets gradients that are rounding alone: PyTorch in float is then 1.6e-5 from PyTorch in double, by seed 8 2.9e-6.
 # By seed 7 gpt-oss's gradient of a bias of 12 numbers is in PyTorch's bf16 nearer to the truth, by chance, than a quarter of what it is for others.
 # By seed 7 two groups of GLM's experts are so near to each other that bf16 chooses the other one.
-# By seed 7 Muon's runs of SmolLM3 in float and in double are 2e-4 from each other after five steps.
-SEEDS = {'gemma3_text': 8, 'glm4_moe': 16, 'gpt_oss': 11, 'smollm3': 8}
+# By seed 7 Muon's runs of SmolLM3 and OLMo in float and in double are 2e-4 from each other after five steps.
+SEEDS = {'gemma3_text': 8, 'glm4_moe': 16, 'gpt_oss': 11, 'olmo2': 8, 'olmo3': 9, 'smollm3': 8}
 WITH_ROUTER_BIAS = ('deepseek_moe', 'glm4_moe')
-WINDOWED = ('mistral', 'gemma2', 'gemma3_text', 'gpt_oss', 'phi3')
+WINDOWED = ('mistral', 'gemma2', 'gemma3_text', 'gpt_oss', 'phi3', 'olmo3')
 # Matrices that are one tensor of the files, and the parts of its rows that each has: of Phi-3 as many as its heads.
 FUSED = {'c_attn.weight': (1, 1, 1), 'qkv_proj.weight': (2, 1, 1), 'gate_up_proj.weight': (1, 1)}
 # GPT-2's modules with weights [in, out].
@@ -108,6 +110,13 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         return transformers.Gemma2ForCausalLM(config)
     if family == 'mistral':
         return transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **common, sliding_window=shape.sliding_window))
+    if family == 'olmo2':
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes, **common, pad_token_id=None))
+    if family == 'olmo3':
+        ropes = {'sliding_attention': {'rope_type': 'default', 'rope_theta': shape.rope_theta}, 'full_attention': OLMO3_YARN | {'rope_theta': shape.rope_theta}}
+        del sizes['rope_theta']
+        return transformers.Olmo3ForCausalLM(transformers.Olmo3Config(**sizes, **common, rope_parameters=ropes, sliding_window=shape.sliding_window,
+                                                                      max_position_embeddings=64, pad_token_id=None))
     if family == 'granite':
         return transformers.GraniteForCausalLM(transformers.GraniteConfig(**sizes, **common, **MULTIPLIERS))
     if family == 'seed_oss':
@@ -289,6 +298,7 @@ def main() -> None:
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'glm4_moe': FamilyShape(), 'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1),
               'smollm3': FamilyShape(layers=5, tied_embeddings=1), 'phi3': FamilyShape(), 'seed_oss': FamilyShape(), 'granite': FamilyShape(tied_embeddings=1),
+              'olmo2': FamilyShape(), 'olmo3': FamilyShape(layers=4),
               'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or [*shapes, 'family_optimizers']:
         if family == 'family_optimizers':

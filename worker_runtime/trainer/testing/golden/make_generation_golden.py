@@ -68,7 +68,7 @@ def main() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
     result: Dict[str, object] = {'transformers': transformers.__version__}
     for name in ('untied', 'tied', 'qwen2', 'qwen3', 'gpt2', 'mistral', 'gemma2', 'gemma3_text', 'deepseek_v3', 'mixtral', 'qwen3_moe', 'deepseek_moe',
-                 'gpt_oss', 'smollm3', 'phi3', 'granite'):
+                 'gpt_oss', 'smollm3', 'phi3', 'granite', 'olmo3'):
         model = load(os.path.join(folder, name + '.safetensors'))
         generator = torch.Generator().manual_seed(5)
         prompts = [torch.randint(0, 64, (length,), generator=generator).tolist() for length in LENGTHS]
