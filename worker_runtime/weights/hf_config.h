@@ -12,7 +12,7 @@ namespace convene::worker {
 // Of the text of a config.json: both spellings of rotary positions (`rope_scaling` and
 // `rope_theta` of transformers 4, `rope_parameters` of 5), and transformers' defaults for keys that
 // are absent. InvalidArgument: no JSON object, or a value of another kind. Unimplemented, by name:
-// an architecture that is not one of families.cc, a key that changes the arithmetic in a way that
+// an architecture that no family has, a key that changes the arithmetic in a way that
 // we lack, and every key that we do not know, since it might.
 absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text);
 
