@@ -90,8 +90,9 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout,
                                     is_listened_to_here);
   const absl::Status& status = opened.stream.status();
-  const bool is_silent_here =
-      is_listened_to_here && !status.ok() && !AgentStream::RefusedAt(status).has_value();
+  // After an epoch the port was a daemon's.
+  const bool is_silent_here = is_listened_to_here && hello.last_epoch == Epoch() && !status.ok() &&
+                              !AgentStream::RefusedAt(status).has_value();
   if (absl::IsFailedPrecondition(status) || is_silent_here) opened.stream = WithAdvice(status);
   return opened;
 }

@@ -121,8 +121,8 @@ absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detect
   if (workers < tasks) {
     spec->warnings.push_back(absl::StrCat(
         tasks, " tasks on this node, but --nproc-per-node ", text, ": task 0 starts ", workers,
-        " worker(s) of one job, and the others none. Leave the flag out "
-        "for a worker a task, or write --nnodes with the number of all tasks for an agent a task"));
+        " worker(s) of one job, and the others none. Leave the flag out for a worker a task, or "
+        "write --nnodes with the number of all tasks for an agent a task"));
   }
   if (detected.local_task.has_value() && tasks == 1 && workers > machine.cpus) {
     spec->warnings.push_back(absl::StrCat(
