@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
@@ -90,16 +91,19 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout,
                                     is_listened_to_here);
   const absl::Status& status = opened.stream.status();
-  const bool is_silent_here =
-      is_listened_to_here && !status.ok() && !AgentStream::RefusedAt(status).has_value();
+  // After an epoch the port was a daemon's.
+  const bool is_silent_here = is_listened_to_here && hello.last_epoch == Epoch() && !status.ok() &&
+                              !AgentStream::RefusedAt(status).has_value();
   if (absl::IsFailedPrecondition(status) || is_silent_here) opened.stream = WithAdvice(status);
   return opened;
 }
 
 absl::Status RendezvousLink::WithAdvice(const absl::Status& status) const {
   if (options_.taken_port_advice.empty()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(status.message(), ". ", options_.taken_port_advice));
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), absl::EndsWith(status.message(), "?") ? " " : ". ",
+                   options_.taken_port_advice));
 }
 
 HostPort RendezvousLink::OwnPlace(const Server& server) const {

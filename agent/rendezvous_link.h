@@ -38,8 +38,9 @@ class RendezvousLink {
     bool may_host = false;  // there is one place, and it is on this machine
     std::string served_by;  // of a server that this process hosts
     std::string only_run;   // Server::Options
-    // Appended where somebody else has the port: a FailedPrecondition of whatever answers there,
-    // and a port of this machine that no daemon answers at. "": nothing.
+    // Appended where another program or run has the port: to a FailedPrecondition of the one that
+    // answers there, and before the first epoch where no daemon answers at a port of this machine.
+    // "": nothing.
     std::string taken_port_advice;
     Incarnation incarnation;
     size_t store_bytes_max = 0;  // Server::Options

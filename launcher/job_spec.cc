@@ -121,8 +121,8 @@ absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detect
   if (workers < tasks) {
     spec->warnings.push_back(absl::StrCat(
         tasks, " tasks on this node, but --nproc-per-node ", text, ": task 0 starts ", workers,
-        " worker(s) of one job, and the others none. Leave the flag out "
-        "for a worker a task, or write --nnodes with the number of all tasks for an agent a task"));
+        " worker(s) of one job, and the others none. Leave the flag out for a worker a task, or "
+        "write --nnodes with the number of all tasks for an agent a task"));
   }
   if (detected.local_task.has_value() && tasks == 1 && workers > machine.cpus) {
     spec->warnings.push_back(absl::StrCat(
@@ -287,7 +287,7 @@ void TakeSlurmHost(const RunFlags& flags, const DetectedJob& detected, JobSpec* 
   spec->options.hosts_own_run_only = !flags.rdzv_id.has_value();
   spec->options.taken_port_advice = absl::StrCat(
       "Port ", detected.endpoint->substr(detected.endpoint->rfind(':') + 1),
-      " follows from the numbers of job and step, and another program or run has it on ",
+      " follows from the numbers of job and step, and another program or run may have it on ",
       detected.slurm_host, ": give every node --rdzv-endpoint ", detected.slurm_host,
       ":PORT with another port, or submit the job again for another number");
 }

@@ -57,6 +57,7 @@ void LineAssembler::AddWithinLine(absl::string_view bytes, const OnLine& on_line
 void LineAssembler::PassOn(const OnLine& on_line) {
   on_line(open_);
   open_.clear();
+  last_shown_.clear();
   shown_ = 0;
 }
 
@@ -64,6 +65,7 @@ void LineAssembler::ShowOpen(MonotonicTime now, const OnLine& on_line) {
   if (now < due()) return;
   on_line(absl::string_view(open_).substr(shown_));
   shown_ = open_.size();
+  last_shown_ = open_;
   show_at_ = now + kOpenPatience;
 }
 

@@ -33,7 +33,8 @@ class LineAssembler {
 
   // When the open line is to be shown; InfiniteFuture: there is nothing new to show.
   MonotonicTime due() const {
-    return shown_ < open_.size() ? show_at_ : MonotonicTime::InfiniteFuture();
+    const bool is_new = shown_ < open_.size() && (shown_ > 0 || open_ != last_shown_);
+    return is_new ? show_at_ : MonotonicTime::InfiniteFuture();
   }
   // Where the open line is due, passes on its text: all of it after a redraw, else what came since
   // it was last shown. The whole line comes once it is whole.
@@ -50,6 +51,8 @@ class LineAssembler {
   bool redrawn_ = false;
   bool cut_ = false;  // the beginning of the line has been passed on
   size_t shown_ = 0;  // so many bytes of open_ have been
+  // Of this line: a redraw with the same text is no change.
+  std::string last_shown_;
   MonotonicTime show_at_;
 };
 

@@ -99,6 +99,17 @@ TEST_CASE_METHOD(Fixture, "a line that is redrawn is shown now and then, in its 
   CHECK(lines.empty());
 }
 
+TEST_CASE_METHOD(Fixture, "a line that is redrawn with the same text is shown once") {
+  Add("\ridle");
+  CHECK(ShownAfter(10) == "idle");
+  for (int second = 0; second < 30; ++second) {
+    Add("\ridle");
+    CHECK(ShownAfter(1) == "");
+  }
+  Add("\ridle no more");
+  CHECK(ShownAfter(10) == "idle no more");
+}
+
 TEST_CASE_METHOD(Fixture, "lines of a quick writer that arrive in pieces are never shown open") {
   for (int second = 0; second < 30; ++second) {
     Add("end of a line\nbegin ");

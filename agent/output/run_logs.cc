@@ -18,6 +18,7 @@
 #include "agent/output/stream_plan.h"
 #include "tools/base/claimed_folder.h"
 #include "tools/base/files.h"
+#include "tools/base/logging.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 
@@ -25,27 +26,29 @@ namespace convene::agent {
 namespace {
 
 constexpr int64_t kLargestErrorFile = 1 << 20;
-constexpr char kOwnPrefix[] = "convene_logs_";
 // Another agent's sweep may take a new folder away before it is claimed.
 constexpr int kTries = 3;
+
+// Of this machine's agents: on a file system that machines share, a lock may hold on one of them
+// alone.
+std::string OwnPrefix() { return absl::StrCat("convene_logs_", HostName(), "_"); }
 
 std::string OwnDirectory(const LogOptions& log) {
   if (!log.directory.empty()) return "";
   const char* parent = std::getenv("TMPDIR");
   if (parent == nullptr || *parent == '\0') parent = "/tmp";
-  return absl::StrFormat("%s/%s%016x", parent, kOwnPrefix, RandomU64());
+  return absl::StrFormat("%s/%s%016x", parent, OwnPrefix(), RandomU64());
 }
 
-// `claim`: null for a folder that stays.
+// `claim` stays empty where the file system has no locks: then no agent removes the folder.
 absl::Status MakeOwnDirectory(const std::string& path, UniqueFd* claim) {
   for (int i = 1;; ++i) {
     if (mkdir(path.c_str(), 0700) != 0 && (errno != EEXIST || i == 1)) {
       return ErrnoStatus(errno, absl::StrCat("create directory ", path));
     }
-    if (claim == nullptr) return absl::OkStatus();
     absl::StatusOr<UniqueFd> claimed = ClaimFolder(path);
     if (claimed.ok()) *claim = *std::move(claimed);
-    if (claim->valid() || i == kTries) return claimed.status();
+    if (claim->valid() || i == kTries) return absl::OkStatus();
   }
 }
 
@@ -138,11 +141,14 @@ absl::Status RunLogs::MakeFolders(bool is_first) {
   const auto made = std::make_shared<Made>();
   const bool done = disk_->Do(
       [made, folders, own = own_directory_, is_first, stays = writes_files_] {
-        if (is_first && !own.empty()) {
-          made->status = MakeOwnDirectory(own, stays ? nullptr : &made->claim);
-        }
+        if (is_first && !own.empty()) made->status = MakeOwnDirectory(own, &made->claim);
         for (const std::string& folder : folders) {
           if (made->status.ok()) made->status = MakeDirectories(folder);
+        }
+        // With folders in it no sweep removes it any more.
+        if (stays && made->claim.valid()) {
+          unlink(absl::StrCat(own, kClaimName).c_str());
+          made->claim = UniqueFd();
         }
       },
       kPatience);
@@ -151,7 +157,7 @@ absl::Status RunLogs::MakeFolders(bool is_first) {
     claim_ = std::move(made->claim);
     disk_->Do(
         [parent = ParentDirectory(own_directory_)] {
-          SweepFolders(parent, kOwnPrefix,
+          SweepFolders(parent, OwnPrefix(),
                        [](const std::string& dead) { RemoveTree(dead).IgnoreError(); });
         },
         absl::ZeroDuration());

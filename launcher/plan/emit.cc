@@ -149,9 +149,8 @@ std::string SbatchText(const PlanAnswer& answer) {
   std::string text = kTrainSbatch;
   Replace(
       "# One training job on several nodes. Copy this file, change the lines marked CHANGE, then:",
-      "# Made by `convene plan`: tools/deploy/slurm/train.sbatch with the plan's numbers. "
-      "train.yaml "
-      "beside it is what --emit train.yaml\n# prints. Look at the lines marked CHANGE, then:",
+      "# Made by `convene plan`: tools/deploy/slurm/train.sbatch with the plan's numbers. It reads "
+      "train.yaml, the output of --emit\n# train.yaml. Look at the lines marked CHANGE, then:",
       &text);
   Replace("--job-name=train\n", absl::StrCat("--job-name=", answer.flags.model, "\n"), &text);
   Replace("--nodes=2\n", absl::StrCat("--nodes=", cluster.gpus / node, "\n"), &text);

@@ -371,6 +371,7 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
   facts_.cause_text.clear();
   facts_.failure.reset();
   minimum_since_.reset();
+  last_departure_.clear();
   const std::set<MemberId> chosen(members.begin(), members.end());
   for (auto& [id, node] : nodes_) {
     if (!node.is_member() || chosen.count(id) > 0) continue;

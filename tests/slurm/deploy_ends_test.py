@@ -65,6 +65,8 @@ class DeployEndsTest(unittest.TestCase):
         for file in _FILES:
             self.assertEqual(self.end_of(file, 143), (143, True), file)
             self.assertEqual(self.end_of(file, 64), (64, False), file)
+            # The last launcher to write was one whose node cannot be used: srun has the code of all of them together.
+            self.assertEqual(self.end_of(file, 143, told=71), (143, True), file)
             self.assertEqual(self.end_of(file, 0, told=0), (0, False), file)
 
     def test_a_job_comes_back_so_often_and_no_more(self):

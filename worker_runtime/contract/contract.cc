@@ -87,12 +87,12 @@ absl::Status CheckOneTask(const EnvironmentLookup& lookup) {
   for (const char* const name : {"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
     int tasks = 0;
     if (!absl::SimpleAtoi(lookup(name).value_or(""), &tasks) || tasks < 2) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " is ", tasks, ", but ", contract::kRank,
-        " is not set: each of these tasks would train for "
-        "itself. Write `srun convene run convene-train ...` (or mpirun) for one job of all, or `",
-        contract::kRank, "=0 ", contract::kWorldSize, "=1 ", contract::kLocalRank,
-        "=0 convene-train ...` for a job of its own in each"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", tasks, ", but ", contract::kRank,
+                     " is not set: each of these tasks would train for itself. Write `srun convene "
+                     "run convene-train ...` (or mpirun) for one job of all, or `",
+                     contract::kRank, "=0 ", contract::kWorldSize, "=1 ", contract::kLocalRank,
+                     "=0 convene-train ...` for a job of its own in each"));
   }
   return absl::OkStatus();
 }
