@@ -146,7 +146,7 @@ absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration paus
     }
     return absl::OkStatus();
   }
-  disk_is_full_ = absl::IsResourceExhausted(verdict);
+  disk_is_full_ = TellsFullDisk(verdict);
   // A run that has lost its directory does not get it back.
   end_ = absl::IsAborted(verdict) ? verdict : failures.Record(verdict);
   if (verdict.ok()) saved_step_ = step;
