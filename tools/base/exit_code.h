@@ -15,9 +15,8 @@ enum class ExitCode : int {
   kUnavailable = 69,    // the rendezvous could not be reached, or closed, within its deadline
   kInternal = 70,       // a bug in Convene
   kUnfitNode = 71,      // preflight or health check failed: the scheduler should drain this node
-  kMembershipChanged = 75,  // worker in session to agent: start me again, costs no restart budget
-  kSuspectDevice =
-      76,  // worker in session to agent: my result was rejected twice on the same input
+  kMembershipChanged = 75,  // worker to agent only: start me again, costs no restart budget
+  kSuspectDevice = 76,      // worker to agent only: my result was rejected twice on the same input
 };
 
 // 128 + signal: the command itself was ended by a signal after an orderly stop.

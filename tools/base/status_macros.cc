@@ -3,8 +3,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "absl/strings/match.h"
-
 namespace convene {
 namespace {
 
@@ -46,12 +44,6 @@ absl::StatusCode CodeOf(int error_number) {
 
 absl::Status ErrnoStatus(int error_number, absl::string_view what) {
   return absl::Status(CodeOf(error_number), absl::StrCat(what, ": ", strerror(error_number)));
-}
-
-bool TellsFullDisk(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) &&
-         (absl::StrContains(status.message(), strerror(ENOSPC)) ||
-          absl::StrContains(status.message(), strerror(EDQUOT)));
 }
 
 }  // namespace convene

@@ -36,13 +36,9 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view conte
 }
 
 // The status for the errno value `error_number`, with "`what`: strerror".
-// ENOENT: NotFound; EACCES, EPERM: PermissionDenied; EEXIST: AlreadyExists; ENOSPC, EDQUOT,
-// EMFILE, ENFILE, ENOMEM: ResourceExhausted; EADDRINUSE: AlreadyExists; ETIMEDOUT:
-// DeadlineExceeded; connection errors: Unavailable; EINVAL: InvalidArgument; else Unknown.
+// ENOENT: NotFound; EACCES, EPERM: PermissionDenied; EEXIST: AlreadyExists; ENOSPC, EDQUOT:
+// ResourceExhausted; EADDRINUSE: AlreadyExists; ETIMEDOUT: DeadlineExceeded; connection errors:
+// Unavailable; EINVAL: InvalidArgument; else Unknown.
 absl::Status ErrnoStatus(int error_number, absl::string_view what);
-
-// Whether a status of ErrnoStatus, also with words around it, tells of a full disk or a used-up
-// quota. ResourceExhausted alone may mean descriptors or memory, too.
-bool TellsFullDisk(const absl::Status& status);
 
 }  // namespace convene

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/full_disk.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/save_restore.h"
@@ -69,8 +70,13 @@ absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, CheckpointedS
 void CheckpointSaver::MakeRoom(int64_t step) {
   const DirectoryLock* const lock = options_.lock;
   if (world_.rank() != 0 || options_.keep < 2 || (lock != nullptr && !lock->Check().ok())) return;
+  const auto count = [this] {
+    const auto there = ListCheckpoints(options_.directory);
+    return there.ok() ? there->size() : 0;
+  };
+  const size_t before = count();
   const absl::Status removed = RemoveOldCheckpoints(options_.directory, step, /*keep=*/1);
-  if (listener_ == nullptr) return;
+  if (listener_ == nullptr || (removed.ok() && count() == before)) return;
   listener_->Say(removed.ok()
                      ? "the disk is full: to make room for the last checkpoint, all older ones but "
                        "the newest are removed"

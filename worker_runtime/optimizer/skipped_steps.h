@@ -41,8 +41,8 @@ class SkippedSteps {
 
   // Call it after the last step. DataLoss when the last steps were skipped, and are more than all
   // steps of the job that changed a weight: a job shorter than most_in_a_row would else call a
-  // broken training finished. DataLoss also when no target of the whole job counts. Steps before a
-  // resume count as others do, so that the answer is the same wherever the job was interrupted.
+  // broken training finished. DataLoss also when no target of the whole job counts. Updates
+  // before a resume count as others do; a row of skipped steps begins anew there.
   absl::Status AtEnd() const;
 
  private:

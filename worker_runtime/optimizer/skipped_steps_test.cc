@@ -73,7 +73,7 @@ TEST_CASE(
   CHECK(resumed.updates() == 8);
 }
 
-TEST_CASE("a job ends as it would have ended without an interruption") {
+TEST_CASE("a job ends as if it had not been interrupted before its last skipped steps") {
   for (const int64_t updates : {0, 1, 2, 3, 9}) {
     for (const int64_t skipped : {0, 1, 2, 3}) {
       INFO(updates << " updates, then " << skipped << " skipped steps");

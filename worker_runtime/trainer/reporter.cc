@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "tools/base/files.h"
+#include "tools/base/full_disk.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/options/ramp_options.h"
@@ -322,7 +323,7 @@ void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
                          checkpoint_.empty() ? "none yet" : checkpoint_);
   // An older checkpoint goes when a newer one is whole.
   const std::string room =
-      absl::IsResourceExhausted(why)
+      TellsFullDisk(why)
           ? absl::StrCat("--checkpoint-keep ", options_.checkpoint_keep, " wants room for ",
                          options_.checkpoint_keep + 1, " checkpoints. ")
           : "";

@@ -23,6 +23,7 @@
 #include "tools/base/check.h"
 #include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
+#include "tools/base/full_disk.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/command_stream.h"
@@ -349,8 +350,7 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
   }
   const absl::StatusOr<PrepareSummary> summary =
       MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress);
-  if (absl::IsResourceExhausted(summary.status()) &&
-      absl::StrContains(summary.status().message(), path)) {
+  if (TellsFullDisk(summary.status()) && absl::StrContains(summary.status().message(), path)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         summary.status().message(), "; make room there (`convene data cache --prune` removes the ",
         "token files that nobody uses), or name another folder (--token-cache-dir)"));
