@@ -154,7 +154,7 @@ class NotANumberTest(ConveneTestCase):
     def test_a_run_without_a_single_update_fails(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
             initializer_range="1e30", steps=3)), 30, 1)
-        self.assertIn("no step of this run changed a weight", text)
+        self.assertIn("no step of this job changed a weight", text)
         self.assertFalse(os.path.exists(self.path("checkpoints/step_00000003")))
 
 
