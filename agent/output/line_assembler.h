@@ -51,7 +51,7 @@ class LineAssembler {
   bool redrawn_ = false;
   bool cut_ = false;  // the beginning of the line has been passed on
   size_t shown_ = 0;  // so many bytes of open_ have been
-  // Of this line: a redraw with the same text is no change.
+  // The open line's text when it was last shown: a redraw with the same text is no change.
   std::string last_shown_;
   MonotonicTime show_at_;
 };

@@ -69,7 +69,7 @@ class OutputPump {
   void Reconsider();
   // When OnTime is to be called: a line that has no end yet is then shown as it stands, but by log
   // files, which have its bytes already, and by last_lines.
-  // While the worker has to wait, its line may be whole already.
+  // There is no deadline while the worker has to wait: its line may be whole already.
   MonotonicTime next_deadline() const {
     return watched_ ? assembler_.due() : MonotonicTime::InfiniteFuture();
   }

@@ -29,8 +29,8 @@ constexpr int64_t kLargestErrorFile = 1 << 20;
 // Another agent's sweep may take a new folder away before it is claimed.
 constexpr int kTries = 3;
 
-// Of this machine's agents: on a file system that machines share, a lock may hold on one of them
-// alone.
+// The names of this machine's folders begin so, and its agents sweep no others: on a file system
+// that machines share, a lock may hold on one machine alone.
 std::string OwnPrefix() { return absl::StrCat("convene_logs_", HostName(), "_"); }
 
 std::string OwnDirectory(const LogOptions& log) {
