@@ -17,9 +17,14 @@
 namespace convene {
 namespace {
 
-bool IsPipe(int fd) {
-  struct stat info;
-  return fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode);
+// The lines at the front of `bytes` that a pipe takes as a whole or not at all, so that another
+// writer's line never lands within one of them. A line longer than that stands alone, and may be
+// cut.
+absl::string_view AtomicLines(absl::string_view bytes) {
+  if (bytes.size() <= PIPE_BUF) return bytes;
+  size_t end = bytes.rfind('\n', PIPE_BUF - 1);
+  if (end == absl::string_view::npos) end = bytes.find('\n');
+  return end == absl::string_view::npos ? bytes : bytes.substr(0, end + 1);
 }
 
 // write(2) to a pipe whose descriptor blocks, as if it did not: EAGAIN where there is no room.
@@ -45,6 +50,7 @@ SharedOutput::SharedOutput(int fd) : fd_(fd) {
   is_open_ = true;
   is_terminal_ = isatty(fd) == 1;
   is_socket_ = S_ISSOCK(info.st_mode);
+  is_pipe_ = S_ISFIFO(info.st_mode);
   if (!S_ISFIFO(info.st_mode) && !S_ISCHR(info.st_mode)) return;
   reopened_.Reset(open(absl::StrCat("/proc/self/fd/", fd).c_str(),
                        O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
@@ -91,8 +97,9 @@ void SharedOutput::Lose(absl::string_view bytes, int error) {
 
 ssize_t SharedOutput::WriteOnce(absl::string_view bytes) const {
   if (is_socket_) return send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (is_pipe_) bytes = AtomicLines(bytes);
   // A pipe of another user: a container's stdout that root made, or one from before `sudo -u`.
-  if (!reopened_.valid() && IsPipe(fd_)) return WriteWithoutWaiting(fd_, bytes);
+  if (is_pipe_ && !reopened_.valid()) return WriteWithoutWaiting(fd_, bytes);
   return write(fd_, bytes.data(), bytes.size());
 }
 

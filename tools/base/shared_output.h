@@ -25,7 +25,8 @@ class SharedOutput {
   // Takes the bytes off `*pending` that the reader takes now. Where the reader is gone (EPIPE), the
   // descriptor is none (EBADF) or the disk is full, it takes all of them off, and counts them as
   // lost. A disk that has room again gets a line that tells how much is missing before what comes
-  // next. SIGPIPE must be ignored, but for sockets.
+  // next. A pipe takes a line of up to PIPE_BUF bytes as a whole, so no other writer's line lands
+  // in it. SIGPIPE must be ignored, but for sockets.
   void Write(std::string* pending);
   // Since the start.
   const LostOutput& lost() const { return lost_; }
@@ -40,6 +41,7 @@ class SharedOutput {
   int fd_;
   bool is_open_ = false;
   bool is_socket_ = false;
+  bool is_pipe_ = false;
   bool is_terminal_ = false;
   bool is_at_line_start_ = true;
   LostOutput lost_;

@@ -1,6 +1,7 @@
 #include "tools/base/shared_output.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -99,6 +100,29 @@ TEST_CASE("a reader that is gone is not tried again, nor is a descriptor that ta
   Say(&none, "one\n");
   CHECK(none.lost().lines == 2);
   CHECK(none.lost().error == EBADF);
+}
+
+TEST_CASE("a pipe that is nearly full takes whole lines, so that another writer cuts none in two") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  const int room = fcntl(ends[1], F_GETPIPE_SZ);
+  REQUIRE(room > 2 * PIPE_BUF);
+  const std::string line = std::string(900, '0') + "\n";
+  std::string lines;
+  while (lines.size() < 2 * static_cast<size_t>(room)) lines += line;
+  const std::string long_line = std::string(PIPE_BUF, '1') + "\n";
+  std::string pending = lines;
+  SharedOutput(ends[1]).Write(&pending);
+  REQUIRE(pending.size() < lines.size());
+  CHECK(pending.size() % line.size() == 0);
+  // A line longer than a pipe takes at once goes out all the same.
+  std::string taken(room, '\0');
+  REQUIRE(read(ends[0], &taken[0], taken.size()) > 0);
+  pending = long_line;
+  SharedOutput(ends[1]).Write(&pending);
+  CHECK(pending.empty());
 }
 
 // Whether this thread heeds no modes of files, if it has the right to that at all (root).
