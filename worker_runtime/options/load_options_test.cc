@@ -59,95 +59,6 @@ TEST_CASE("documents are packed when asked, and may end with another token than 
                absl::StatusCode::kInvalidArgument, "but not packed_documents");
 }
 
-TEST_CASE("a key that would change nothing in the model's family is refused") {
-  const auto refuses = [](const char* model, const char* flag, const char* value,
-                          const char* text) {
-    CHECK_STATUS(LoadOptions({"--data", "a.txt", "--model", model, flag, value}, HomeOnly),
-                 absl::StatusCode::kInvalidArgument, text);
-  };
-  refuses("gpt2-tiny", "--rope-theta", "5e5",
-          "rope_theta changes nothing: the model gpt2-tiny has learned positions");
-  refuses("gpt2-tiny", "--rope-scaling-factor", "8", "rope_scaling_factor changes nothing");
-  refuses("llama-tiny", "--positions", "512",
-          "positions changes nothing: the model llama-tiny has rotary positions");
-  refuses("qwen3-tiny", "--sliding-window", "64",
-          "sliding_window changes nothing: the model qwen3-tiny has no layers with a window");
-  refuses("gemma3-4b", "--rope-low-frequency-factor", "2",
-          "rope_low_frequency_factor changes nothing: the model gemma3-4b divides all");
-  refuses("llama-tiny", "--rope-scaling-type", "yarn",
-          "rope_scaling_type changes nothing: the model llama-tiny has no rope_scaling_factor");
-  refuses("llama-tiny", "--rope-scaling-type", "ntk",
-          "rope_scaling_type is \"ntk\"; it can be llama3, linear, yarn");
-  refuses("gpt2-tiny", "--rotary-size", "2", "rotary_size changes nothing");
-  for (const char* flag : {"--query-rank", "--key-rank", "--value-size"}) {
-    refuses("llama-tiny", flag, "4", "changes nothing: the model llama-tiny has no attention with");
-  }
-  for (const char* flag : {"--score-cap", "--logit-cap", "--query-scalar", "--window-rope-theta"}) {
-    refuses("mistral-tiny", flag, "4", "changes nothing: the model mistral-tiny");
-  }
-  refuses("gemma2-tiny", "--window-rope-theta", "1e4", "has one rope_theta for all its layers");
-  for (const char* flag : {"--router-groups", "--router-groups-per-token"}) {
-    refuses("moe-tiny", flag, "1", "the model moe-tiny has no router with groups of experts");
-    refuses("mla-tiny", flag, "1", "the model mla-tiny has no experts");
-  }
-  refuses("mla-tiny", "--kv-heads", "4",
-          "kv_heads changes nothing: the model mla-tiny makes a key");
-  CHECK(
-      Options({"--data", "a.txt", "--model", "gpt2-tiny", "--positions", "512"}).model.positions ==
-      512);
-  CHECK(Options({"--data", "a.txt", "--model", "gemma3-4b", "--sliding-window", "64",
-                 "--rope-scaling-factor", "4"})
-            .model.sliding_window == 64);
-}
-
-TEST_CASE("Gemma's caps, scalar and second theta, and DeepSeek's groups, are set and unset") {
-  const auto model = [](const char* name, std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--data", "a.txt", "--model", name});
-    return Options(flags).model;
-  };
-  ModelConfig expected = *NamedModel("gemma2-tiny");
-  expected.score_cap = 0;
-  expected.logit_cap = 12.5;
-  expected.query_scalar = 20;
-  CHECK(model("gemma2-tiny", {"--score-cap=0", "--logit-cap=12.5", "--query-scalar=20"}) ==
-        expected);
-  expected = *NamedModel("gemma3-tiny");
-  expected.window_rope_theta = 0;
-  CHECK(model("gemma3-tiny", {"--window-rope-theta=0"}) == expected);
-  expected = *NamedModel("deepseek-tiny");
-  expected.experts.groups = expected.experts.chosen_groups = 1;
-  expected.experts.weight_scale = 16;
-  CHECK(model("deepseek-tiny", {"--router-groups=1", "--router-groups-per-token=1",
-                                "--router-weight-scale=16"}) == expected);
-}
-
-TEST_CASE("a scaling of rotary positions may be another than the named model's") {
-  const auto scaling = [](std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--data", "a.txt"});
-    return Options(flags).model.rope_scaling;
-  };
-  CHECK(scaling({"--model", "qwen3-8b", "--rope-scaling-type", "yarn", "--rope-scaling-factor", "4",
-                 "--rope-original-positions", "32768"}) ==
-        RopeScaling{.factor = 4,
-                    .kind = RopeScalingKind::kYarn,
-                    .high_frequency_factor = 32,
-                    .original_positions = 32768});
-  CHECK(scaling({"--model", "llama-3.2-1b", "--rope-scaling-type", "linear"}) ==
-        RopeScaling{.factor = 32, .kind = RopeScalingKind::kLinear});
-  // The named model's own type keeps all of it.
-  CHECK(scaling({"--model", "mla-tiny", "--rope-scaling-type", "yarn"}).mscale_all_dim == 1);
-}
-
-TEST_CASE("latent attention has its own sizes, and as many heads of keys as of queries") {
-  const ModelConfig model =
-      Options({"--data", "a.txt", "--model", "mla-tiny", "--heads", "8", "--query-rank", "0",
-               "--key-rank", "12", "--rotary-size", "2", "--value-size", "4"})
-          .model;
-  CHECK(model.kv_heads == 8);
-  CHECK(std::vector{model.query_rank, model.key_rank, model.rotary_size, model.value_size} ==
-        std::vector{0, 12, 2, 4});
-}
-
 TEST_CASE("data are what their keys say, and texts of bytes where nothing is said") {
   const TrainOptions plain = Options({"--data", "a.txt"});
   CHECK(plain.tokenizer_path == "byte");
@@ -261,18 +172,6 @@ TEST_CASE("a vocabulary is chosen by its size or by a model's name") {
   CHECK(Options({"--model", "llama-tiny"}).chose_vocabulary);
   CHECK(Options({"--vocabulary-size", "256"}).chose_vocabulary);
   CHECK_FALSE(Options({"--layers", "4"}).chose_vocabulary);
-}
-
-TEST_CASE("rotary positions are scaled as the model says, or as told") {
-  CHECK(Options({"--data", "a.txt", "--model", "llama-3.2-1b"}).model.rope_scaling ==
-        RopeScaling{.factor = 32});
-  CHECK(Options({"--data", "a.txt", "--model", "llama-3-8b", "--rope-scaling-factor", "8",
-                 "--rope-low-frequency-factor", "2", "--rope-high-frequency-factor", "5",
-                 "--rope-original-positions", "4096"})
-            .model.rope_scaling == RopeScaling{.factor = 8,
-                                               .low_frequency_factor = 2,
-                                               .high_frequency_factor = 5,
-                                               .original_positions = 4096});
 }
 
 TEST_CASE("device, precision and recompute are words, and a wrong one is told the right ones") {

@@ -85,6 +85,12 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
     return absl::InvalidArgumentError(
         absl::StrCat(key, " changes nothing: the model ", name, " ", why_not, "; leave it out"));
   }
+  if (shape.has_rope_scaling_factor() && !family.keys.scales_rope) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rope_scaling_factor: files of the family ", family.name,
+        " have no place for it, so nobody could use the trained model; leave it out, or choose "
+        "another rope_theta"));
+  }
   return absl::OkStatus();
 }
 
@@ -132,6 +138,7 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
     CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, minimum, size));
   }
   if (model.family->latent_attention) model.kv_heads = model.heads;
+  const bool has_one_theta = model.window_rope_theta == model.rope_theta;
   const std::pair<const char*, double*> numbers[] = {
       {"rope_theta", &model.rope_theta},
       {"window_rope_theta", &model.window_rope_theta},
@@ -153,6 +160,7 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
       *number = shape.GetReflection()->GetDouble(shape, field);
     }
   }
+  if (has_one_theta && !shape.has_window_rope_theta()) model.window_rope_theta = model.rope_theta;
   if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
   return model;
 }
