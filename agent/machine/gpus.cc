@@ -1,13 +1,8 @@
 // Asks NVML about the GPUs. Its types stand here because its header comes with the CUDA toolkit,
 // which a machine that builds the launcher need not have (NVIDIA, NVML API Reference Guide).
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cctype>
-#include <csignal>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
@@ -18,17 +13,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "agent/machine/ask_child.h"
 #include "agent/machine/read_facts.h"
-#include "tools/base/clock.h"
 #include "tools/base/files.h"
-#include "tools/base/unique_fd.h"
 
 namespace convene::agent {
 namespace {
 
 constexpr absl::Duration kDriverTimeout = absl::Seconds(10);
 constexpr int kMostLinks = 18;
-constexpr size_t kMostAnswer = 1 << 20;
 
 using Device = void*;
 struct PciInfo {
@@ -199,39 +192,8 @@ GpuDriver ParseAnswer(const std::string& text) {
   return driver;
 }
 
-// Reads until the other end closes; nullopt where the deadline comes first.
-std::optional<std::string> ReadToEnd(int fd, MonotonicTime deadline) {
-  std::string text;
-  char part[4096];
-  while (text.size() < kMostAnswer) {
-    const auto left = absl::ToInt64Milliseconds(deadline - Clock::Real().Now());
-    pollfd ready = {.fd = fd, .events = POLLIN};
-    if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) return std::nullopt;
-    const ssize_t count = read(fd, part, sizeof(part));
-    if (count <= 0) break;
-    text.append(part, count);
-  }
-  return text;
-}
-
-// By a child: a driver that is broken holds whoever asks it.
-GpuDriver AskByChild(const std::string& library) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return {.error = "there is no room for a pipe"};
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  const pid_t child = fork();
-  if (child < 0) return {.error = "there is no room for a process"};
-  if (child == 0) {
-    WriteAll(writer.get(), Text(AskNvml(library)), "pipe").IgnoreError();
-    _exit(0);
-  }
-  writer.Reset();
-  const std::optional<std::string> answer =
-      ReadToEnd(reader.get(), Clock::Real().Now() + kDriverTimeout);
-  kill(child, SIGKILL);
-  // A child that hangs in the kernel cannot be waited for.
-  waitpid(child, nullptr, answer.has_value() ? 0 : WNOHANG);
+GpuDriver AskDriver(const std::string& library) {
+  const auto answer = AskInChild([&] { return Text(AskNvml(library)); }, kDriverTimeout);
   if (!answer.has_value()) {
     return {.error = absl::StrCat("the driver does not answer within ",
                                   absl::FormatDuration(kDriverTimeout))};
@@ -271,7 +233,7 @@ std::string ReadNcclVersion(const std::string& library) {
 GpuDriver ReadGpuDriver(const std::string& root, const std::string& library) {
   const int files = DeviceFiles(root);
   if (files == 0) return {};
-  GpuDriver driver = AskByChild(library);
+  GpuDriver driver = AskDriver(library);
   driver.device_files = files;
   for (Gpu& gpu : driver.gpus) {
     const std::string node =

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/machine/ask_child.h"
 #include "rendezvous/net/resolve.h"
 #include "tools/base/cgroup_limits.h"
 #include "tools/base/clock.h"
@@ -27,6 +28,7 @@ namespace convene::agent {
 namespace {
 
 constexpr size_t kMostGpuErrors = 5;
+constexpr absl::Duration kFolderTimeout = absl::Seconds(5);
 
 std::string Content(const std::string& path) { return ReadFile(path).value_or(""); }
 
@@ -111,9 +113,7 @@ void ReadName(absl::Duration timeout, MachineFacts* facts) {
   }
 }
 
-}  // namespace
-
-Folder TryFolder(const std::string& path) {
+Folder UseFolder(const std::string& path) {
   Folder folder = {.path = path};
   struct statvfs space = {};
   if (statvfs(path.c_str(), &space) != 0) {
@@ -130,6 +130,35 @@ Folder TryFolder(const std::string& path) {
   status.Update(RemoveTree(file));
   if (!status.ok()) folder.error = std::string(status.message());
   return folder;
+}
+
+// From the child that uses a folder to the one that waits for it.
+std::string Text(const Folder& folder) {
+  return absl::StrCat(folder.total_bytes, " ", folder.free_bytes, " ", folder.error);
+}
+
+Folder ParseFolder(const std::string& path, const std::string& text) {
+  Folder folder = {.path = path};
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  if (parts.size() == 3 && absl::SimpleAtoi(parts[0], &folder.total_bytes) &&
+      absl::SimpleAtoi(parts[1], &folder.free_bytes)) {
+    folder.error = parts[2];
+  } else {
+    folder.error = absl::StrCat(path, ": the process that tried it has died");
+  }
+  return folder;
+}
+
+}  // namespace
+
+Folder TryFolder(const std::string& path) {
+  const auto answer = AskInChild([&] { return Text(UseFolder(path)); }, kFolderTimeout);
+  if (!answer.has_value()) {
+    return {.path = path,
+            .error = absl::StrCat(path, " does not answer within ",
+                                  absl::FormatDuration(kFolderTimeout))};
+  }
+  return ParseFolder(path, *answer);
 }
 
 MachineFacts ReadFacts(const FactsOptions& options) {

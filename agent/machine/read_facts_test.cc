@@ -2,10 +2,12 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "agent/machine/ask_child.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -149,9 +151,19 @@ TEST_CASE("a folder is tried by a file, which does not stay") {
   CHECK(folder.total_bytes > 0);
   CHECK(ListDirectory(dir.path()).value().empty());
   CHECK(TryFolder(dir.File("none")).error.find("none") != std::string::npos);
-  const ScopedFileFault fault(
-      [](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
+  const ScopedFileFault fault([](FileOp op, const std::string& path) {
+    return op == FileOp::kWrite && path != "pipe" ? ENOSPC : 0;
+  });
   CHECK(TryFolder(dir.path()).error.find("No space left") != std::string::npos);
+}
+
+TEST_CASE("a question that nobody answers ends with its deadline") {
+  const auto hangs = []() -> std::string {
+    for (;;) pause();
+  };
+  CHECK_FALSE(AskInChild(hangs, absl::Milliseconds(1)).has_value());
+  CHECK(AskInChild([]() -> std::string { _exit(1); }, absl::Seconds(60)) == "");
+  CHECK(AskInChild([] { return std::string(100000, 'x'); }, absl::Seconds(60))->size() == 100000);
 }
 
 TEST_CASE("this machine's own facts") {

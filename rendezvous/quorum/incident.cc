@@ -34,8 +34,9 @@ constexpr char kTraceback[] = "Traceback (most recent call last)";
 // Where words count.
 enum class Among {
   kAll,
-  // Words of everyday lines too, of a connection that is tried again: not before a traceback, which
-  // tells the error. Words about NCCL do count there where the traceback's are about NCCL.
+  // Words of everyday lines too, of a connection that is tried again or a cache that is left out:
+  // not before a traceback, which tells the error. Words about NCCL do count there where the
+  // traceback's are about NCCL.
   kAllOfError,
   // Only where an error is told, and no part of a name of Python's ("truncated_normal_").
   kError,
@@ -52,15 +53,15 @@ constexpr Sign kSigns[] = {
     {"uncorrectable ECC", "node", kSure},
     {"fallen off the bus", "node", kSure},
     {"(suspect device)", "node", kSure},
-    {"Cannot allocate memory", "node", kLikely},
-    {"No space left on device", "data", kLikely},
-    {"Disk quota exceeded", "data", kLikely},
-    {"Input/output error", "data", kLikely},
-    {"Stale file handle", "data", kLikely},
+    {"Cannot allocate memory", "node", kLikely, Among::kAllOfError},
+    {"No space left on device", "data", kLikely, Among::kAllOfError},
+    {"Disk quota exceeded", "data", kLikely, Among::kAllOfError},
+    {"Input/output error", "data", kLikely, Among::kAllOfError},
+    {"Stale file handle", "data", kLikely, Among::kAllOfError},
     {"checksum", "data", kLikely, Among::kError},
     {"truncated", "data", kLikely, Among::kError},
     {"corrupt", "data", kLikely, Among::kError},
-    {"UnicodeDecodeError", "data", kLikely},
+    {"UnicodeDecodeError", "data", kLikely, Among::kAllOfError},
     {"is killed by signal: Bus error", "data", kLikely},
     {"CUDA out of memory", "code", kLikely},
     {"OutOfMemoryError", "code", kLikely},

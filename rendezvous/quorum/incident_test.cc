@@ -156,7 +156,10 @@ TEST_CASE("a disk's words are the data's, though a traceback tells them") {
   CHECK(
       Told(Exit(1, {"Traceback (most recent call last):", "ValueError: wrong checksum of shard 3"}))
           .substr(0, 12) == "data, likely");
-  // A word of everyday lines.
+  // Words of everyday lines.
+  CHECK(Told(Exit(1, {"warning: No space left on device for the cache, going on without",
+                      "Traceback (most recent call last):", "ValueError: bad lr"}))
+            .substr(0, 10) == "code, sure");
   CHECK(Told(Exit(1, {"sequences longer than 512 will be truncated",
                       "Traceback (most recent call last):", "ValueError: bad shape"}))
             .substr(0, 10) == "code, sure");

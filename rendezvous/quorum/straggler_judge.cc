@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -138,6 +139,8 @@ void StragglerJudge::JudgePlace(const std::vector<int>& ranks, MonotonicTime now
   const double compute = MedianOf(values(&Figures::compute));
   const double data = MedianOf(values(&Figures::data));
   const double own = compute + data;
+  // Where most ranks tell waits alone, nobody's usual work is known.
+  const double least = own > 0 ? kSlower * own : std::numeric_limits<double>::infinity();
   // Of all ranks of the place, once: there may be tens of thousands.
   const auto spread = [&](double Figures::*of, double median) {
     if (ranks.size() < kEnoughForDeviation) return 0.0;
@@ -150,7 +153,7 @@ void StragglerJudge::JudgePlace(const std::vector<int>& ranks, MonotonicTime now
     Rank& rank = ranks_.at(number);
     Weigh(rank.slow, rank.step,
           {.ms = rank.now->compute - compute,
-           .limit = std::max({kSlower * own, kErrors * rank.error.compute, spread_of_compute}),
+           .limit = std::max({least, kErrors * rank.error.compute, spread_of_compute}),
            .slower_by = (rank.now->compute - compute) / own,
            .why =
                [&] {
@@ -160,7 +163,7 @@ void StragglerJudge::JudgePlace(const std::vector<int>& ranks, MonotonicTime now
           now);
     Weigh(rank.loads, rank.step,
           {.ms = rank.now->data - data,
-           .limit = std::max({kSlower * own, kErrors * rank.error.data, spread_of_data}),
+           .limit = std::max({least, kErrors * rank.error.data, spread_of_data}),
            .slower_by = (rank.now->data - data) / own,
            .why =
                [&] {

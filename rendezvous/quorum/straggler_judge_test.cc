@@ -270,6 +270,11 @@ TEST_CASE("ranks that tell no times are not judged, nor are the first steps") {
     judge.Hear(1, 0, {.step = step, .data_ms = 1000, .steps = 1});
     CHECK(judge.Judge(now).empty());
   }
+  // Three of four tell waits alone: the fourth has no equal.
+  SimulatedJob lonely(4, 4, 17);
+  lonely.work_of = [](int rank) { return Work{.compute = rank == 2 ? 50.0 : 0.0, .data = 0}; };
+  lonely.Steps(200);
+  CHECK(lonely.changes.empty());
   // A report that is told again, as each heartbeat between two steps does, is one sample.
   SimulatedJob again(2, 2, 16);
   again.Steps(60);

@@ -59,6 +59,14 @@ absl::Status Check(const BenchFlags& flags) {
                                                    " makes more than ", kSizesMax,
                                                    " sizes: take a larger one, or --stepfactor"));
   }
+  if (flags.json && !flags.compare.empty()) {
+    return absl::InvalidArgumentError(
+        "--json and --compare do not go together: compare in text, or --save each run and read "
+        "both");
+  }
+  if (flags.pairs && MostBytes(flags) < 4) {
+    return absl::InvalidArgumentError("--maxbytes is at least 4 with --pairs: a number's bytes");
+  }
   if (flags.pairs && static_cast<double>(MostBytes(flags)) > kPairBytesMost) {
     return absl::InvalidArgumentError("--maxbytes is at most 4G with --pairs");
   }
@@ -88,7 +96,7 @@ void AddSweepFlags(FlagReader* reader, BenchFlags* flags) {
   reader->Option("root", &flags->root, "the rank that broadcasts (0)",
                  {.value = "RANK", .letter = 'r', .least = 0, .most = 1 << 20});
   reader->Option("timeout", &flags->timeout, "a call that takes longer ends the bench (120)",
-                 {.value = "SECONDS", .letter = 'T'});
+                 {.value = "SECONDS", .letter = 'T', .least = 0.001});
 }
 
 }  // namespace

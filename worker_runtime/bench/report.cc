@@ -206,12 +206,15 @@ std::string BenchHead(const BenchResult& result, const BenchFlags& flags) {
 
 std::string BenchLine(const BenchRow& row, const BenchResult& result, const BenchFlags& flags) {
   const bool reduces = row.operation == "all_reduce" || row.operation == "reduce_scatter";
-  return absl::StrFormat(" %-15s %12d %12d %9s %6s %5s %11.2f %9.3f %9.3f %7s\n", row.operation,
-                         row.bytes, row.count, result.dtype, reduces ? result.op : "none",
-                         row.operation == "broadcast" ? absl::StrCat(flags.root) : "-1",
-                         row.seconds * 1e6, row.algorithm_bandwidth() / kGiga,
-                         BusBandwidth(row, result.ranks) / kGiga,
-                         row.wrong.has_value() ? absl::StrCat(*row.wrong) : "N/A");
+  // As in nccl-tests: of these the elements of one rank's part.
+  const bool is_cut = row.operation == "all_gather" || row.operation == "reduce_scatter" ||
+                      row.operation == "all_to_all";
+  return absl::StrFormat(
+      " %-15s %12d %12d %9s %6s %5s %11.2f %9.3f %9.3f %7s\n", row.operation, row.bytes,
+      is_cut ? row.count / result.ranks : row.count, result.dtype, reduces ? result.op : "none",
+      row.operation == "broadcast" ? absl::StrCat(flags.root) : "-1", row.seconds * 1e6,
+      row.algorithm_bandwidth() / kGiga, BusBandwidth(row, result.ranks) / kGiga,
+      row.wrong.has_value() ? absl::StrCat(*row.wrong) : "N/A");
 }
 
 std::string ComputeText(const std::vector<ComputeRow>& rows) {

@@ -49,6 +49,9 @@ TEST_CASE("flags that cannot be meant are refused") {
   CHECK(refused({"-b", "0"}).find("at least 1") != std::string::npos);
   CHECK(refused({"-b", "1", "-e", "1G", "-i", "1"}).find("--stepbytes 1") != std::string::npos);
   CHECK(refused({"--pairs", "-e", "8G"}).find("at most 4G") != std::string::npos);
+  CHECK(refused({"--pairs", "-b", "1", "-e", "3"}).find("at least 4") != std::string::npos);
+  CHECK(refused({"--json", "--compare", "a.json"}).find("do not go together") != std::string::npos);
+  CHECK(refused({"-T", "0"}).find("at least 0.001") != std::string::npos);
 }
 
 BenchResult SomeResult() {
@@ -83,6 +86,8 @@ TEST_CASE("the lines are nccl-tests'") {
         "  6.000       0\n");
   CHECK(BenchLine(result.rows[1], result, flags).find(" none     0 ") != std::string::npos);
   CHECK(BenchLine(result.rows[1], result, flags).find("N/A\n") != std::string::npos);
+  const BenchRow gathered = {"all_gather", 1024, 256, 0.001, 0};
+  CHECK(BenchLine(gathered, result, flags).find(" 1024           64 ") != std::string::npos);
   CHECK(BenchFoot(result) == "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.0004\n");
   result.rows[0].wrong = 3;
   CHECK(BenchFoot(result).find("values : 3 FAILED") != std::string::npos);
