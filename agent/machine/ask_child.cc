@@ -31,6 +31,16 @@ std::optional<std::string> ReadToEnd(int fd, MonotonicTime deadline) {
   return text;
 }
 
+// A child that hangs for ever holds no pipe open at whose other end somebody waits.
+void LetGoOfAllBut(int fd) {
+  const UniqueFd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int standard = STDIN_FILENO; standard <= STDERR_FILENO; ++standard) {
+    dup2(nothing.get(), standard);
+  }
+  close_range(STDERR_FILENO + 1, fd - 1, 0);
+  close_range(fd + 1, ~0U, 0);
+}
+
 }  // namespace
 
 std::optional<std::string> AskInChild(absl::FunctionRef<std::string()> ask,
@@ -42,6 +52,7 @@ std::optional<std::string> AskInChild(absl::FunctionRef<std::string()> ask,
   const pid_t child = fork();
   if (child < 0) return std::nullopt;
   if (child == 0) {
+    LetGoOfAllBut(writer.get());
     WriteAll(writer.get(), ask(), "pipe").IgnoreError();
     _exit(0);
   }

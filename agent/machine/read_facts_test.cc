@@ -1,5 +1,6 @@
 #include "agent/machine/read_facts.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::agent {
 namespace {
@@ -163,6 +165,12 @@ TEST_CASE("a question that nobody answers ends with its deadline") {
   };
   CHECK_FALSE(AskInChild(hangs, absl::Milliseconds(1)).has_value());
   CHECK(AskInChild([]() -> std::string { _exit(1); }, absl::Seconds(60)) == "");
+  const TempDir dir;
+  const UniqueFd ours(open(dir.path().c_str(), O_RDONLY | O_DIRECTORY));
+  const auto holds_ours = [&] {
+    return std::string(fcntl(ours.get(), F_GETFD) < 0 ? "no" : "yes");
+  };
+  CHECK(AskInChild(holds_ours, absl::Seconds(60)) == "no");
   CHECK(AskInChild([] { return std::string(100000, 'x'); }, absl::Seconds(60))->size() == 100000);
 }
 
