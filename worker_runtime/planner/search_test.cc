@@ -195,6 +195,18 @@ TEST_CASE("tensor-parallel pairs in machines of seven are no strength, and cross
   CHECK(plans.ranked.front().time.axes.front().link == "ndr400");
 }
 
+TEST_CASE("stages in several machines send over the network, though the first two share one") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 1024);
+  ModelCounts counts(job.model);
+  const auto link = [&](int gpus) {
+    const Strategy strategy = {.layout = {.pp = 4, .dp = gpus / 4}};
+    return EstimateOf(job, ClusterOf("h100", gpus), strategy, counts).time.axes.front();
+  };
+  CHECK(link(8).axis == "pp");
+  CHECK(link(8).link == "NVLink 4");
+  CHECK(link(16).link == "ndr400");
+}
+
 TEST_CASE("what does not fit is told what to change") {
   const Cluster cluster = ClusterOf("rtx-4090", 8);
   const PlanJob job = JobOf("llama-3-70b", 4096, 64);

@@ -319,7 +319,7 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
   const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
                        static_cast<double>(SizeOf(job_.dtype));
   const int stride = layout.world_size() / layout.pp;
-  const Link& link = stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network;
+  const Link& link = SlowestLink(cluster_, GroupIn(cluster_, stride, layout.pp));
   const double message = MessageSeconds(link, bytes);
   const double messages = 2 * microbatches * strategy.virtual_stages;
   time.axes.push_back({.axis = "pp",
