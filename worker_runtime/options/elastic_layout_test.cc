@@ -196,6 +196,31 @@ TEST_CASE("best goes by the hardware") {
   CHECK(tp_in_nodes_of(8) > tp_in_nodes_of(1));
 }
 
+TEST_CASE("best counts 8-bit products as bf16 ones on hardware that has none") {
+  const auto layout_of = [](const std::string& precision) {
+    const auto best = DecideLayout(Options({"--elastic-layout=best", "--global-batch-size=1",
+                                            "--tp-size=2", "--precision=" + precision}),
+                                   4, /*job_has_begun=*/false);
+    REQUIRE_OK(best);
+    return best->layout;
+  };
+  CHECK(layout_of("bf16").world_size() > 1);
+  CHECK(layout_of("fp8") == layout_of("bf16"));
+}
+
+TEST_CASE("a micro batch beyond any int is all of a rank's samples, for best and for advice") {
+  const auto layout_of = [](const std::string& size) {
+    const auto best =
+        DecideLayout(Options({"--elastic-layout=best", "--micro-batch-size=" + size}), 4, false);
+    REQUIRE_OK(best);
+    return best->layout;
+  };
+  const std::string size = GENERATE("2147483648", "4294967296", "4294967298");
+  CHECK(layout_of(size) == layout_of("32"));
+  CHECK_STATUS(AtStart({"--dp-size=2", "--micro-batch-size=" + size}, 1), kInvalid,
+               "dp_size 2 = 2 workers, but this job has 1; start 2 workers");
+}
+
 TEST_CASE("the line says the layout, the workers, what was asked for, and the rule") {
   CHECK(LineOf(Options({"--tp-size=2", "--pp-size=2", "--dp-size=4"}), 13) ==
         "layout dp3 x tp2 x pp2: 12 of 13 workers train; asked dp4; kept tp and pp "
