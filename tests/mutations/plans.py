@@ -60,6 +60,7 @@ MUTATIONS = [
     Mutation("NCCL's buffers take no room", SEARCH, 'kWithNccl * has - memory.nccl', 'kWithNccl * has', CHOICE),
     Mutation('the search stops at the first recomputation, fit or not', SEARCH,
              'if (Consider(strategy) || wishes_.recompute.has_value()) return;', 'Consider(strategy);\n      return;', CHOICE),
+    Mutation('ranks that share experts hold everything', SEARCH, 'if (layout.ep > 1) return Rung::kExperts;', '', CHOICE),
     Mutation('the ranking begins with the slowest layout', SEARCH, 'return Score(a) < Score(b);', 'return Score(a) > Score(b);', CHOICE),
     Mutation('best takes the slowest layout', ELASTIC, '{judge.Steps(layout), ', '{-judge.Steps(layout), ', DECIDED),
     Mutation('best times every layout on a CPU', ELASTIC, 'hardware == nullptr ? UsualCluster("cpu", 1) : hardware->cluster', 'UsualCluster("cpu", 1)',

@@ -21,6 +21,7 @@ constexpr const char* kRungWords[] = {
     "ZeRO-1: ranks share the optimizer state",
     "ZeRO-2: ranks share the gradients, too",
     "ZeRO-3: ranks share the parameters, too",
+    "ep: ranks share the experts",
     "tp: the GPUs of a domain cut each layer",
     "pp: stages of several GPUs cut the model between layers",
     "tp and pp: both cuts",

@@ -235,6 +235,7 @@ Rung RungOf(const Strategy& strategy) {
   if (layout.tp > 1 && layout.pp > 1) return Rung::kTensorPipeline;
   if (layout.pp > 1) return Rung::kPipeline;
   if (layout.tp > 1) return Rung::kTensor;
+  if (layout.ep > 1) return Rung::kExperts;
   if (layout.gradient_ranks() == 1) return Rung::kCopies;
   // Context-parallel ranks cut the optimizer's state with whole copies, too.
   return static_cast<Rung>(layout.cp > 1 ? std::max(1, strategy.zero_stage) : strategy.zero_stage);

@@ -195,6 +195,23 @@ TEST_CASE("tensor-parallel pairs in machines of seven are no strength, and cross
   CHECK(plans.ranked.front().time.axes.front().link == "ndr400");
 }
 
+TEST_CASE(
+    "of a model with experts, whole copies and shards are the layouts that cut no expert off") {
+  const PlanJob job = JobOf("qwen3-30b-a3b", 4096, 1024);
+  const Cluster cluster = ClusterOf("h100", 16);
+  const Plans plans = PlansOf(job, cluster);
+  // 512 GiB do not fit a GPU of 80.
+  CHECK_FALSE(Fits(plans, Rung::kCopies));
+  REQUIRE(Fits(plans, Rung::kExperts));
+  CHECK(plans.rungs[static_cast<size_t>(Rung::kExperts)].best->strategy.layout.ep > 1);
+  for (const Rung rung : {Rung::kCopies, Rung::kZero1, Rung::kZero2, Rung::kZero3}) {
+    CHECK(plans.rungs[static_cast<size_t>(rung)].leanest->strategy.layout.ep == 1);
+  }
+  const std::vector<std::string> lines = Explain(job, cluster, plans);
+  CHECK_THAT(lines[1], Catch::StartsWith("DDP: each GPU holds everything. It does not fit"));
+  CHECK_THAT(lines[5], Catch::StartsWith("ep: ranks share the experts. It fits"));
+}
+
 TEST_CASE("stages in several machines send over the network, though the first two share one") {
   const PlanJob job = JobOf("llama-3-8b", 4096, 1024);
   ModelCounts counts(job.model);
