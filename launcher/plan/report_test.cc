@@ -107,11 +107,22 @@ TEST_CASE("figures follow from the step") {
   // formulas.md: 57.91 and 51.47 GFLOP a token of 8B at 8,192 tokens.
   CHECK(figures.mfu_full * 989e12 / figures.tokens_per_gpu == Approx(57.91e9).epsilon(1e-3));
   CHECK(figures.mfu_causal * 989e12 / figures.tokens_per_gpu == Approx(51.47e9).epsilon(1e-3));
-  CHECK(figures.hfu >= figures.mfu_full);
   const double hours = 1e12 / figures.tokens_per_second / 3600;
   CHECK(figures.days == Approx(hours / 24));
   CHECK(figures.mwh == Approx(hours * 8 * 1275 / 1e6));
   CHECK(figures.price == Approx(hours * 8 * 2));
+}
+
+TEST_CASE("HFU is MFU where passes alone are computed again, and a forward pass more after full") {
+  const auto figures_of = [](const std::string& recompute) {
+    const Asked asked({"--model", "llama-3-8b", "--gpus", "8", "--recompute", recompute});
+    return FiguresOf(asked.answer(), asked.plans.ranked.front());
+  };
+  const PlanFigures selective = figures_of("selective");
+  CHECK(selective.hfu == selective.mfu_full);
+  const PlanFigures full = figures_of("full");
+  CHECK(full.hfu > 1.2 * full.mfu_full);
+  CHECK(full.hfu < 4.0 / 3 * full.mfu_full);
 }
 
 TEST_CASE("the text names all that was asked") {

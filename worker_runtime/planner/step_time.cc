@@ -214,18 +214,9 @@ void StepTimer::AddExperts(const Strategy& strategy, double rows, Passes& passes
 // The parts of a forward pass that the backward pass makes again.
 void StepTimer::AddRecompute(const Strategy& strategy, Passes& passes) const {
   const Recompute& again = strategy.recompute;
-  const ModelConfig& model = job_.model;
-  const double inputs = ActivationInputs(model.family->activation);
-  const double qkv = (model.heads + 2.0 * model.kv_heads) * model.head_size;
-  const double ffn = model.ffn_size;
-  const double all = qkv + static_cast<double>(model.heads) * model.head_size + (inputs + 1) * ffn;
-  double share = 0;
-  if (again.attention) share += qkv / all;
-  if (again.mlp) share += inputs * ffn / all;
-  if (again.middle) share += static_cast<double>(model.heads) * model.head_size / all;
   const Pass& forward = passes.forward;
   Pass& more = passes.recomputed;
-  more.products = share * forward.products;
+  more.products = RecomputedShare(job_.model, again) * forward.products;
   if (again.attention) {
     more.attention = forward.attention;
     more.cp = forward.cp;
