@@ -52,6 +52,12 @@ double SavedByMuon(const PlanJob& job, const Strategy& strategy) {
          LargestMemory(muon, strategy, counts).Total();
 }
 
+// Whether GPUs hold some part of the state that others hold, too, however many there are.
+bool KeepsCopies(const Strategy& strategy) {
+  const Layout& layout = strategy.layout;
+  return layout.dp_replicate > 1 || (strategy.zero_stage < 3 && layout.dp * layout.cp > 1);
+}
+
 // "12 % slower", "as fast".
 std::string Against(double seconds, double chosen) {
   const double more = seconds / chosen - 1;
@@ -209,12 +215,15 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
   lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
                                HumanBytes(parts.Total()), " a GPU. The plan may take ",
                                HumanBytes(usable), "."));
-  const double state = parts.parameters + parts.gradients + parts.optimizer;
-  const double rest = parts.Total() - state;
+  const double rest = parts.Total() - parts.parameters - parts.gradients - parts.optimizer;
   if (rest < usable) {
-    const double gpus = std::ceil(state * cluster.gpus / (usable - rest));
     lines.push_back(absl::StrFormat(
-        "More GPUs: about %.0f have room for the state, if each keeps its part of it.", gpus));
+        "More GPUs: about %.0f have room for the state, if each keeps its part of it.%s",
+        std::ceil(UnshardedBytes(job) / (usable - rest)),
+        KeepsCopies(leanest->strategy)
+            ? " In this layout GPUs keep copies: leave --zero-stage, --dp-replicate-size, "
+              "--tp-size and --pp-size to the plan."
+            : ""));
   } else {
     lines.push_back(absl::StrCat("Activations and buffers alone take ", HumanBytes(rest),
                                  ": a shorter --sequence-length, or GPUs with more memory."));

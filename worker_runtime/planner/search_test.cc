@@ -249,6 +249,21 @@ TEST_CASE("what does not fit is told what to change") {
   }
 }
 
+TEST_CASE("GPUs that would hold more copies of the state are no way to fit") {
+  const PlanJob job = JobOf("llama-3-70b", 4096, 1024);
+  const auto way_of = [&](int gpus, const Wishes& wishes) {
+    const Cluster cluster = ClusterOf("h100", gpus);
+    return WaysToFit(job, cluster, PlansOf(job, cluster, wishes))[1];
+  };
+  const Wishes copies = {.tp = 1, .pp = 1, .zero_stage = 0};
+  CHECK_THAT(way_of(8, copies), Catch::Contains("More GPUs: about 17 have room"));
+  CHECK_THAT(way_of(8, copies), Catch::EndsWith("--tp-size and --pp-size to the plan."));
+  CHECK(way_of(8, copies) == way_of(64, copies));
+  // Whole parameters and gradients do not fit, however many ranks share the optimizer's state.
+  CHECK_THAT(way_of(8, {.tp = 1, .pp = 1, .zero_stage = 1}), Catch::Contains("to the plan"));
+  CHECK_THAT(way_of(8, {}), Catch::EndsWith("if each keeps its part of it."));
+}
+
 TEST_CASE("what is asked for stays, and what is impossible is refused") {
   const PlanJob job = JobOf("llama-3-8b", 4096, 256);
   const Plans plans = PlansOf(job, ClusterOf("h100", 32),
