@@ -94,6 +94,8 @@ MUTATIONS = [
     Mutation('no group lies on both sides of a border of machines', COLLECTIVES, 'domain % (stride * ranks) != 0', 'domain < 0', HARDWARE),
     Mutation('a plan forgets the dense blocks beside those with experts', MEMORY,
              'std::max(of_dense.ffn_recomputed, of_experts.ffn_recomputed)', 'of_experts.ffn_recomputed', PLANNED),
+    Mutation("a plan has no room for the biases of experts' rows", MEMORY,
+             'std::max(s.hidden, s.expert_ffn) : s.expert_ffn', 's.expert_ffn : s.expert_ffn', PLANNED),
     Mutation('planned Muon keeps no second moment of tables and vectors', MEMORY,
              'if (job.whole_matrices) parts.optimizer += (elements - matrices)', 'if (job.whole_matrices) parts.optimizer += 0 * (elements - matrices)',
              PLANNED),
