@@ -161,9 +161,9 @@ std::vector<std::string> Limits(const PlanJob& job, const Cluster& cluster,
   }
   const double share = estimate.memory.Total() / cluster.gpu.memory_bytes;
   if (share > 0.8) {
-    words.push_back(absl::StrCat(Percent(share),
-                                 " of the memory: a larger micro batch or less "
-                                 "recomputation has no room."));
+    const bool is_least = estimate.strategy.recompute == Recompute::kNone;
+    words.push_back(absl::StrCat(Percent(share), " of the memory: a larger micro batch",
+                                 is_least ? "" : " or less recomputation", " has no room."));
   }
   return words;
 }

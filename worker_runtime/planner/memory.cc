@@ -336,6 +336,7 @@ void Lend(const RankCount& rank, const ModelCounts::Units& units, MemoryParts& p
     left = std::min(left, embedding + before * block);
     parts.activations -= take(kept);
   }
+  parts.activations = std::max(0.0, parts.activations);  // rounding leaves a rest
 }
 
 }  // namespace

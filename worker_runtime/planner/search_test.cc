@@ -264,6 +264,31 @@ TEST_CASE("GPUs that would hold more copies of the state are no way to fit") {
   CHECK_THAT(way_of(8, {}), Catch::EndsWith("if each keeps its part of it."));
 }
 
+TEST_CASE("a full memory forbids less recomputation only where there is some") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 128);
+  const Cluster cluster = ClusterOf("h100", 8);
+  Estimate estimate = PlansOf(job, cluster).ranked.front();
+  estimate.memory.activations += 0.9 * cluster.gpu.memory_bytes - estimate.memory.Total();
+  const auto last_limit = [&](const Recompute& recompute) {
+    estimate.strategy.recompute = recompute;
+    return Limits(job, cluster, estimate).back();
+  };
+  CHECK(last_limit(Recompute::kNone) == "90 % of the memory: a larger micro batch has no room.");
+  CHECK(last_limit(Recompute::kFull) ==
+        "90 % of the memory: a larger micro batch or less recomputation has no room.");
+}
+
+TEST_CASE("what is lent leaves no rest below nothing") {
+  const PlanJob job = {.model = *NamedModel("qwen2.5-14b"),
+                       .sequence_length = 100,
+                       .global_batch_size = 1024,
+                       .dtype = DType::kFloat32};
+  ModelCounts counts(job.model);
+  const Strategy strategy = {.layout = {.dp = 128, .tp = 4, .dp_replicate = 64},
+                             .micro_batch_size = 8};
+  CHECK(MemoryOfStage(job, strategy, 0, counts).activations >= 0);
+}
+
 TEST_CASE("what is asked for stays, and what is impossible is refused") {
   const PlanJob job = JobOf("llama-3-8b", 4096, 256);
   const Plans plans = PlansOf(job, ClusterOf("h100", 32),
@@ -484,6 +509,15 @@ TEST_CASE("an impossible layout is told by the degree that stands in its way") {
         std::string::npos);
   CHECK(said({.tp = 4, .pp = 4}).find("Without --tp-size 4, or without --pp-size 4 some are. ") !=
         std::string::npos);
+  CHECK(said({.pp = 1, .zero_bubble = true})
+            .find("Without --pp-size 1, or without --zero-bubble yes some are. ") !=
+        std::string::npos);
+  CHECK(said({.tp = 3}).find("zb-h1 takes") == std::string::npos);
+  const auto alone = Search(job, ClusterOf("h100", 1), {.zero_bubble = true});
+  CHECK_THAT(std::string(alone.status().message()),
+             Catch::Contains("no layout of 1 GPU is legal") &&
+                 Catch::Contains("Without --zero-bubble yes some are. ") &&
+                 Catch::Contains("zb-h1 takes two stages or more"));
   // Each is impossible by itself.
   CHECK(said({.tp = 3, .pp = 5}).find("Without") == std::string::npos);
   CHECK(said({.tp = 3, .pp = 5}).find("no layout of 8 GPUs is legal") == 0);
