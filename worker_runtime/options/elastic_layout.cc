@@ -446,9 +446,9 @@ std::string RuleOfBest(const TrainOptions& options, const Layout& layout,
   const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
   return absl::StrCat(
       "the least step time that the planner has",
-      hardware == nullptr ? "" : absl::StrCat(" on ", hardware->cluster.gpu.name),
+      hardware == nullptr ? " on a usual CPU" : absl::StrCat(" on ", hardware->cluster.gpu.name),
       ", of all legal layouts",
-      hardware == nullptr ? ""
+      hardware == nullptr ? ", whatever memory they take (a run asks its own hardware)"
                           : absl::StrCat(" with room for their memory (",
                                          RoomText(hardware->planned(layout), hardware->has), ")"),
       ", then nearest in ", AxisNames(options), " (--elastic-layout ", keeps ? "keep)" : "best)");
