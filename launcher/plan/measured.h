@@ -30,7 +30,7 @@ absl::StatusOr<Measured> MeasuredOf(const worker::BenchResult& result);
 // Reads the file. Errors: ReadFile's, ParseBenchJson's, MeasuredOf's, with the path.
 absl::StatusOr<Measured> ReadMeasured(const std::string& path);
 
-// What the user named, by a flag or in a file.
+// The user named these, by a flag or in a file.
 struct GivenHardware {
   bool gpu = false;
   bool network = false;
