@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -20,6 +21,7 @@ using Values = std::map<std::string, std::string>;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr char kFileLink[] = "the file's link";
+constexpr char kFileNetwork[] = "the file's network";
 constexpr double kNumberMax = 1e12;
 constexpr double kNodeMax = 1 << 20;  // GPUs
 
@@ -27,7 +29,8 @@ constexpr double kNodeMax = 1 << 20;  // GPUs
 struct NumberKey {
   double* target;
   double unit;
-  bool must_be_named;  // of a new GPU
+  bool must_be_named;     // of a new GPU
+  bool is_whole = false;  // GPUs
 };
 
 absl::StatusOr<Values> ReadMap(const std::string& text) {
@@ -43,7 +46,10 @@ absl::StatusOr<Values> ReadMap(const std::string& text) {
     if (!item.first.IsScalar() || !item.second.IsScalar()) {
       return absl::InvalidArgumentError("write one value behind each key, as `node: 8`");
     }
-    given[item.first.Scalar()] = item.second.Scalar();
+    const std::string key = item.first.Scalar();
+    if (!given.emplace(key, item.second.Scalar()).second) {
+      return absl::InvalidArgumentError(absl::StrCat(key, " stands there twice; remove one line"));
+    }
   }
   return given;
 }
@@ -61,9 +67,17 @@ absl::Status SetNumbers(const Values& given, const std::map<std::string, NumberK
           " The keys are ", absl::StrJoin(names, ", ")));
     }
     double number = 0;
-    if (!absl::SimpleAtod(value, &number) || !(number > 0) || number > kNumberMax) {
+    if (!absl::SimpleAtod(value, &number) || !(number > 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": ", value, " is no number above 0; write one, as 8 or 3.35"));
+    }
+    if (number > kNumberMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": ", value, " is too large; its unit is in its name"));
+    }
+    if (key->second.is_whole && number != std::floor(number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": ", value, " is no whole number; write one, as 8"));
     }
     *key->second.target = number * key->second.unit;
   }
@@ -134,8 +148,8 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text, bool needs
       {"fp8_tflops", {&gpu.fp8, 1e12, false}},
       {"memory_gb_per_s", {&gpu.memory_bandwidth, 1e9, true}},
       {"link_gb_per_s", {&gpu.link.bandwidth, 1e9, true}},
-      {"node", {&node, 1, true}},
-      {"domain", {&domain, 1, false}},
+      {"node", {&node, 1, true, true}},
+      {"domain", {&domain, 1, false, true}},
       {"watts", {&gpu.watts, 1, false}},
       {"network_gb_per_s", {&cluster.network.bandwidth, 1e9, false}},
       {"network_microseconds", {&cluster.network.latency, 1e-6, false}}};
@@ -144,6 +158,11 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text, bool needs
   if (needs_network) CONVENE_RETURN_IF_ERROR(CheckNetwork(cluster));
   if (given.count("domain") > 0) CONVENE_RETURN_IF_ERROR(CheckDomain(domain, node));
   if (given.count("link_gb_per_s") > 0) gpu.link.name = kFileLink;
+  const bool changes_network =
+      given.count("network_gb_per_s") > 0 || given.count("network_microseconds") > 0;
+  if (changes_network && worker::FindNetwork(cluster.network.name).ok()) {
+    cluster.network.name = kFileNetwork;
+  }
   gpu.node = static_cast<int>(std::max(1.0, std::min(node, kNodeMax)));
   gpu.domain = static_cast<int>(std::min(std::max<double>(domain, gpu.node), kNodeMax));
   return cluster;

@@ -44,6 +44,14 @@ TEST_CASE("a link has the file's name where the file has its bandwidth, and the 
   CHECK(ParseCluster("gpu: h100\nnode: 4\n")->gpu.link.name == "NVLink 4");
 }
 
+TEST_CASE("a network of the tables whose numbers the file changes has the file's name") {
+  const auto name_of = [](const std::string& text) { return ParseCluster(text)->network.name; };
+  CHECK(name_of("gpu: h100\nnetwork: ndr400\nnetwork_gb_per_s: 1\n") == "the file's network");
+  CHECK(name_of("gpu: h100\nnetwork_microseconds: 50\n") == "the file's network");
+  CHECK(name_of("gpu: h100\nnetwork: ndr400\n") == "ndr400");
+  CHECK(name_of(kOther) == "slingshot");
+}
+
 TEST_CASE("a domain is a machine or more") {
   CHECK(ParseCluster("gpu: h100\nnode: 4\ndomain: 32\n")->gpu.domain == 32);
   CHECK(ParseCluster("gpu: h100\nnode: 4\ndomain: 4\n")->gpu.domain == 4);
@@ -73,6 +81,10 @@ TEST_CASE("a file that is wrong is told the right form") {
   says("gpu: h100\nnodes: 4", "did you mean node?");
   says("gpu: h100\nnode: -4", "no number above 0");
   says("gpu: h100\nnode: many", "no number above 0");
+  says("gpu: h100\nbf16_tflops: 989e12",
+       "bf16_tflops: 989e12 is too large; its unit is in its name");
+  says("gpu: h100\nnode: 2.7", "node: 2.7 is no whole number");
+  says("gpu: h100\nnode: 4\nnode: 8", "node stands there twice");
   says("gpu: mi300x\nnode: 8", "has to name its bf16_tflops");
   says("gpu: h100\nnetwork: slingshot", "network_gb_per_s");
   CHECK(absl::IsNotFound(ReadCluster("/nonexistent/cluster.yaml").status()));

@@ -22,11 +22,16 @@ using worker::Strategy;
 // Of usual machines. Without a number Slurm gives a task one CPU, and all workers share it.
 constexpr int kCpusPerGpu = 12;
 
-std::string JsonNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
+// Digits of a number: enough for a time or a rate, and for bytes to the last one.
+constexpr int kDigits = 9;
+constexpr int kByteDigits = 15;
+
+std::string JsonNumbers(const std::vector<std::pair<const char*, double>>& numbers,
+                        int digits = kDigits) {
   std::string text;
   for (const auto& [name, value] : numbers) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", JsonText(name), ": ",
-                    absl::StrFormat("%.9g", value));
+                    absl::StrFormat("%.*g", digits, value));
   }
   return text;
 }
@@ -84,7 +89,8 @@ std::string EstimateJson(const PlanAnswer& answer, const Estimate& estimate) {
                    {"activations", memory.activations},
                    {"scratch", memory.scratch},
                    {"logits", memory.logits},
-                   {"communication", memory.communication}}),
+                   {"communication", memory.communication}},
+                  kByteDigits),
       "}, \"nccl_bytes\": ", absl::StrFormat("%.0f", memory.nccl), ", \"seconds\": {",
       JsonNumbers({{"products", time.products},
                    {"attention", time.attention},

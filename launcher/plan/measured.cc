@@ -72,8 +72,9 @@ absl::StatusOr<Measured> MeasuredOf(const worker::BenchResult& result) {
   if (is_one_node) AddDomain(result, &measured.links);
   if (!is_one_node && result.pairs.has_value()) AddNetwork(*result.pairs, &measured.links);
   measured.ops = OpsOf(result.compute);
+  const bool has_node = !measured.ops.empty() || measured.links.domain_bus > 0;
+  measured.is_cpu = has_node && result.transport == "Gloo";
   if (!measured.ops.empty()) {
-    measured.is_cpu = result.transport == "Gloo";
     measured.ranks_of_node = static_cast<int>(of_first);
     measured.rank_bytes = result.memory_bytes / (measured.is_cpu ? measured.ranks_of_node : 1);
     return measured;
@@ -103,16 +104,21 @@ absl::StatusOr<Measured> ReadMeasured(const std::string& path) {
 }
 
 absl::Status UseMeasured(const std::vector<Measured>& files, const worker::PlanJob& job,
-                         bool network_is_given, worker::Cluster* cluster,
+                         const GivenHardware& given, worker::Cluster* cluster,
                          worker::Efficiency* efficiency) {
   for (const Measured& measured : files) {
-    if (measured.ops.empty()) continue;
     if (measured.is_cpu && !cluster->gpu.is_cpu) {
+      if (given.gpu) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--measure ", measured.path, ": ranks on CPUs measured it, and the plan is for ",
+            cluster->gpu.name, "; leave out --gpu and --cluster, or measure on such GPUs"));
+      }
       const worker::Cluster usual = worker::UsualCluster("cpu", cluster->gpu.node);
       cluster->gpu = usual.gpu;
-      if (!network_is_given) cluster->network = usual.network;
+      if (!given.network) cluster->network = usual.network;
       *efficiency = worker::EfficiencyOf(cluster->gpu);
     }
+    if (measured.ops.empty()) continue;
     if (cluster->gpu.node != measured.ranks_of_node) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--measure ", measured.path, ": its arithmetic was timed by ", measured.ranks_of_node,

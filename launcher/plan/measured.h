@@ -16,8 +16,8 @@ struct Measured {
   std::string path;  // for errors
   worker::MeasuredLinks links;
   std::vector<worker::MeasuredOps> ops;  // by type; empty: it timed no arithmetic
+  bool is_cpu = false;                   // ranks of one node, on its CPU
   // With `ops`: the ranks of a node, which ran at once, and the memory of each.
-  bool is_cpu = false;
   int ranks_of_node = 0;
   double rank_bytes = 0;
 };
@@ -30,14 +30,20 @@ absl::StatusOr<Measured> MeasuredOf(const worker::BenchResult& result);
 // Reads the file. Errors: ReadFile's, ParseBenchJson's, MeasuredOf's, with the path.
 absl::StatusOr<Measured> ReadMeasured(const std::string& path);
 
-// PURE. Measured figures take the place of the tables', whatever the order of the files. Measured
-// arithmetic makes the cluster one of such ranks: machines of as many, on a CPU where they ran on
-// one. Between machines of CPUs there is then their usual network, unless another one was measured
-// or the user gave one (`network_is_given`). InvalidArgument, with the file's path, where the
-// cluster's machines have another number of ranks, since ranks share a machine's cores and memory;
-// and where the GPUs do not fill such machines.
+// The user named these, by a flag or in a file.
+struct GivenHardware {
+  bool gpu = false;
+  bool network = false;
+};
+
+// PURE. Measured figures take the place of the tables', whatever the order of the files. Figures of
+// ranks on a CPU make the cluster one of such ranks. Between machines of CPUs there is then their
+// usual network, unless another one was measured or given. InvalidArgument, with the file's path,
+// where another kind of GPU was given; where the cluster's machines have another number of ranks
+// than timed their arithmetic at once, since ranks share a machine's cores and memory; and where
+// the GPUs do not fill such machines.
 absl::Status UseMeasured(const std::vector<Measured>& files, const worker::PlanJob& job,
-                         bool network_is_given, worker::Cluster* cluster,
+                         const GivenHardware& given, worker::Cluster* cluster,
                          worker::Efficiency* efficiency);
 
 }  // namespace convene::launcher

@@ -90,15 +90,14 @@ BenchResult WithCompute() {
 
 // Plans by these files, in this order.
 absl::Status Use(const std::vector<BenchResult>& results, worker::Cluster* cluster,
-                 worker::Efficiency* efficiency, bool network_is_given = false) {
+                 worker::Efficiency* efficiency, const GivenHardware& given = {}) {
   std::vector<Measured> files;
   for (const BenchResult& result : results) {
     const auto measured = MeasuredOf(result);
     REQUIRE_OK(measured);
     files.push_back(*measured);
   }
-  return UseMeasured(files, {.dtype = worker::DType::kFloat32}, network_is_given, cluster,
-                     efficiency);
+  return UseMeasured(files, {.dtype = worker::DType::kFloat32}, given, cluster, efficiency);
 }
 
 TEST_CASE("arithmetic that ranks of a CPU timed makes the cluster one of such ranks") {
@@ -122,7 +121,7 @@ TEST_CASE("arithmetic that ranks of a CPU timed makes the cluster one of such ra
 TEST_CASE("a network that was given or measured stays, and files come in any order") {
   worker::Efficiency efficiency;
   worker::Cluster given = worker::UsualCluster("h100", 2);
-  CHECK_OK(Use({WithCompute()}, &given, &efficiency, /*network_is_given=*/true));
+  CHECK_OK(Use({WithCompute()}, &given, &efficiency, {.network = true}));
   CHECK(given.gpu.is_cpu);
   CHECK(given.network.name == "ndr400");
   BenchResult pairs;
@@ -143,6 +142,28 @@ TEST_CASE("a network that was given or measured stays, and files come in any ord
     CHECK(cluster.gpu.is_cpu);
     CHECK(cluster.network.name == "measured");
     CHECK(cluster.gpu.link.name == "measured");
+  }
+}
+
+TEST_CASE(
+    "links that ranks on CPUs measured are of such ranks, and no GPU that was given has them") {
+  BenchResult links;
+  links.ranks = 2;
+  links.hosts = {"a", "a"};
+  links.transport = "Gloo";
+  links.rows = {{"all_reduce", 128 << 20, 1 << 25, 0.5, 0}};
+  worker::Efficiency efficiency;
+  worker::Cluster unnamed = worker::UsualCluster("h100", 2);
+  CHECK_OK(Use({links}, &unnamed, &efficiency));
+  CHECK(unnamed.gpu.is_cpu);
+  CHECK(unnamed.gpu.link.name == "measured");
+  for (const BenchResult& file : {links, WithCompute()}) {
+    worker::Cluster named = worker::UsualCluster("h100", 2);
+    CHECK_STATUS(Use({file}, &named, &efficiency, {.gpu = true}),
+                 absl::StatusCode::kInvalidArgument,
+                 "ranks on CPUs measured it, and the plan is for h100; leave out --gpu");
+    worker::Cluster cpus = worker::UsualCluster("cpu", 2);
+    CHECK_OK(Use({file}, &cpus, &efficiency, {.gpu = true}));
   }
 }
 

@@ -34,8 +34,9 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   for (const std::string& path : flags.measured) {
     CONVENE_ASSIGN_OR_RETURN(files.emplace_back(), ReadMeasured(path));
   }
-  const bool network_is_given = from_file.has_value() || !flags.network.empty();
-  CONVENE_RETURN_IF_ERROR(UseMeasured(files, job, network_is_given, &cluster, &efficiency));
+  const GivenHardware given = {.gpu = from_file.has_value() || !flags.gpu.empty(),
+                               .network = from_file.has_value() || !flags.network.empty()};
+  CONVENE_RETURN_IF_ERROR(UseMeasured(files, job, given, &cluster, &efficiency));
   CONVENE_ASSIGN_OR_RETURN(
       const worker::Plans plans,
       worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts), efficiency));

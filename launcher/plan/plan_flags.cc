@@ -19,6 +19,8 @@ using worker::Recompute;
 
 constexpr double kGpusMax = 1 << 20;
 constexpr int kSequenceDefault = 4096;
+constexpr double kTokensMax = 1e18;
+constexpr double kPriceMax = 1e9;
 
 // Tokens of a step where none are asked for: as the reports of models of that size have it (GPT-3
 // table 2.1, Llama 2 and 3).
@@ -74,8 +76,9 @@ absl::StatusOr<double> ParseCount(const std::string& text) {
     break;
   }
   double count = 0;
-  if (!absl::SimpleAtod(number, &count) || !std::isfinite(count) || count * factor < 1) {
-    return absl::InvalidArgumentError("write a number of tokens, as 2T, 300B, 40M or 1.5e12");
+  if (!absl::SimpleAtod(number, &count) || !(count * factor >= 1) || count * factor > kTokensMax) {
+    return absl::InvalidArgumentError(
+        "write a number of tokens up to 1e18, as 2T, 300B, 40M or 1.5e12");
   }
   return count * factor;
 }
@@ -130,7 +133,7 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
                  "between machines; may be repeated",
                  {.value = "FILE"});
   reader->Option("price-per-gpu-hour", &flags->price, "of one GPU, in your money",
-                 {.value = "PRICE", .least = 0});
+                 {.value = "PRICE", .least = 0, .most = kPriceMax});
 
   AddWishes(reader, &flags->wishes);
 

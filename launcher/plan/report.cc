@@ -126,8 +126,8 @@ PlanFigures FiguresOf(const PlanAnswer& answer, const Estimate& estimate) {
       worker::UtilizationOf(flops, figures.tokens_per_gpu, figures.peak);
   figures.mfu_full = mfu.full_attention;
   figures.mfu_causal = mfu.causal_attention;
-  const StepTime& time = estimate.time;
-  figures.hfu = figures.mfu_full * (1 + time.recomputed / (time.products + time.attention));
+  const double again = RecomputedFlops(job.model, estimate.strategy.recompute, flops, counts);
+  figures.hfu = figures.mfu_full + again * figures.tokens_per_gpu / figures.peak;
   if (answer.flags.tokens.has_value()) {
     const double hours = *answer.flags.tokens / figures.tokens_per_second / 3600;
     figures.days = hours / kHoursADay;

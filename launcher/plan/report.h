@@ -24,7 +24,7 @@ struct PlanFigures {
   double peak = 0;  // FLOP/s of a GPU
   double mfu_full = 0;
   double mfu_causal = 0;
-  // Hardware FLOPs utilisation: mfu_full, and what is computed again.
+  // Hardware FLOPs utilisation: mfu_full, and the FLOPs that are computed again.
   double hfu = 0;
   double days = 0;   // 0: no --tokens
   double mwh = 0;    // megawatt hours; 0: the GPU has no watts

@@ -285,13 +285,14 @@ void AddCandidates(const TrainOptions& options, int world_size, size_t axis, Lay
   } while (rows > 0 && !options.pp_schedule_csv.empty());
 }
 
-PlanJob JobOf(const TrainOptions& options, bool is_cpu) {
-  const DType usual = is_cpu ? DType::kFloat32 : DType::kBFloat16;
+PlanJob JobOf(const TrainOptions& options, const Gpu& gpu) {
+  const DType usual = gpu.is_cpu ? DType::kFloat32 : DType::kBFloat16;
   return {.model = options.model,
           .sequence_length = options.sequence_length,
           .global_batch_size = options.global_batch_size,
           .dtype = options.precision.value_or(usual),
-          .float8 = options.float8,
+          // A CPU multiplies 8-bit floats as it does bf16.
+          .float8 = options.float8 && gpu.fp8 > 0,
           .reduce_dtype = options.reduce_dtype,
           .splits_rows = options.sequence_parallel.value_or(true)};
 }
@@ -301,7 +302,7 @@ class Judge {
  public:
   Judge(const TrainOptions& options, const Cluster& cluster)
       : options_(options),
-        job_(JobOf(options, cluster.gpu.is_cpu)),
+        job_(JobOf(options, cluster.gpu)),
         cluster_(cluster),
         counts_(job_.model) {}
 
@@ -310,7 +311,8 @@ class Judge {
   double Steps(const Layout& layout) {
     Strategy strategy = {.layout = layout,
                          .zero_stage = layout.dp_shard() * layout.cp > 1 ? options_.zero_stage : 1,
-                         .micro_batch_size = static_cast<int>(options_.micro_batch_size),
+                         .micro_batch_size = static_cast<int>(std::min<int64_t>(
+                             options_.micro_batch_size, std::numeric_limits<int>::max())),
                          .recompute = options_.recompute};
     if (layout.pp > 1 && options_.pp_schedule == "interleaved") {
       strategy.virtual_stages = std::max(2, options_.pp_virtual_stages);
@@ -444,9 +446,9 @@ std::string RuleOfBest(const TrainOptions& options, const Layout& layout,
   const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
   return absl::StrCat(
       "the least step time that the planner has",
-      hardware == nullptr ? "" : absl::StrCat(" on ", hardware->cluster.gpu.name),
+      hardware == nullptr ? " on a usual CPU" : absl::StrCat(" on ", hardware->cluster.gpu.name),
       ", of all legal layouts",
-      hardware == nullptr ? ""
+      hardware == nullptr ? ", whatever memory they take (a run asks its own hardware)"
                           : absl::StrCat(" with room for their memory (",
                                          RoomText(hardware->planned(layout), hardware->has), ")"),
       ", then nearest in ", AxisNames(options), " (--elastic-layout ", keeps ? "keep)" : "best)");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "worker_runtime/ops/kinds.h"
 #include "worker_runtime/schedule/chunk_layers.h"
 
 namespace convene::worker {
@@ -135,6 +136,31 @@ TokenFlops FlopsOf(const ModelConfig& config, int64_t sequence_length, ModelCoun
     flops.causal_attention += a_key * MeanKeys(config, layer, sequence_length);
   }
   return flops;
+}
+
+double RecomputedShare(const ModelConfig& config, const Recompute& again) {
+  const double inputs = ActivationInputs(config.family->activation);
+  const double qkv = (config.heads + 2.0 * config.kv_heads) * config.head_size;
+  const double attention = static_cast<double>(config.heads) * config.head_size;
+  const double ffn = config.ffn_size;
+  double widths = 0;
+  if (again.attention) widths += qkv;
+  if (again.mlp) widths += inputs * ffn;
+  if (again.middle) widths += attention;
+  return widths / (qkv + attention + (inputs + 1) * ffn);
+}
+
+double RecomputedFlops(const ModelConfig& config, const Recompute& again, const TokenFlops& flops,
+                       ModelCounts& counts) {
+  const ModelCounts::Units& units = counts.Of(1, 1);
+  double forward = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const UnitCount& unit = HasExperts(config, layer) ? units.expert : units.dense;
+    forward += 2 * (unit.multiplied + unit.expert_multiplied);
+  }
+  // Of attention's six products two are the forward pass's.
+  return RecomputedShare(config, again) * forward +
+         (again.attention ? flops.full_attention / 3 : 0);
 }
 
 }  // namespace convene::worker

@@ -101,6 +101,12 @@ struct TokenFlops {
 };
 TokenFlops FlopsOf(const ModelConfig& config, int64_t sequence_length, ModelCounts& counts);
 
+// Of the products of a block's forward pass the part that the backward pass makes again.
+double RecomputedShare(const ModelConfig& config, const Recompute& again);
+// FLOPs of one token that are computed again, with all scores of attention. `flops` is FlopsOf's.
+double RecomputedFlops(const ModelConfig& config, const Recompute& again, const TokenFlops& flops,
+                       ModelCounts& counts);
+
 // Scores of one query in the forward pass of a layer, on the mean: with the window of the layer and
 // the diagonal.
 double MeanKeys(const ModelConfig& config, int layer, int64_t sequence_length);

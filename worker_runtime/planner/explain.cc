@@ -21,6 +21,7 @@ constexpr const char* kRungWords[] = {
     "ZeRO-1: ranks share the optimizer state",
     "ZeRO-2: ranks share the gradients, too",
     "ZeRO-3: ranks share the parameters, too",
+    "ep: ranks share the experts",
     "tp: the GPUs of a domain cut each layer",
     "pp: stages of several GPUs cut the model between layers",
     "tp and pp: both cuts",
@@ -49,6 +50,12 @@ double SavedByMuon(const PlanJob& job, const Strategy& strategy) {
   ModelCounts counts(job.model);
   return LargestMemory(job, strategy, counts).Total() -
          LargestMemory(muon, strategy, counts).Total();
+}
+
+// Whether GPUs hold some part of the state that others hold, too, however many there are.
+bool KeepsCopies(const Strategy& strategy) {
+  const Layout& layout = strategy.layout;
+  return layout.dp_replicate > 1 || (strategy.zero_stage < 3 && layout.dp * layout.cp > 1);
 }
 
 // "12 % slower", "as fast".
@@ -154,9 +161,9 @@ std::vector<std::string> Limits(const PlanJob& job, const Cluster& cluster,
   }
   const double share = estimate.memory.Total() / cluster.gpu.memory_bytes;
   if (share > 0.8) {
-    words.push_back(absl::StrCat(Percent(share),
-                                 " of the memory: a larger micro batch or less "
-                                 "recomputation has no room."));
+    const bool is_least = estimate.strategy.recompute == Recompute::kNone;
+    words.push_back(absl::StrCat(Percent(share), " of the memory: a larger micro batch",
+                                 is_least ? "" : " or less recomputation", " has no room."));
   }
   return words;
 }
@@ -208,12 +215,15 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
   lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
                                HumanBytes(parts.Total()), " a GPU. The plan may take ",
                                HumanBytes(usable), "."));
-  const double state = parts.parameters + parts.gradients + parts.optimizer;
-  const double rest = parts.Total() - state;
+  const double rest = parts.Total() - parts.parameters - parts.gradients - parts.optimizer;
   if (rest < usable) {
-    const double gpus = std::ceil(state * cluster.gpus / (usable - rest));
     lines.push_back(absl::StrFormat(
-        "More GPUs: about %.0f have room for the state, if each keeps its part of it.", gpus));
+        "More GPUs: about %.0f have room for the state, if each keeps its part of it.%s",
+        std::ceil(UnshardedBytes(job) / (usable - rest)),
+        KeepsCopies(leanest->strategy)
+            ? " In this layout GPUs keep copies: leave --zero-stage, --dp-replicate-size, "
+              "--tp-size and --pp-size to the plan."
+            : ""));
   } else {
     lines.push_back(absl::StrCat("Activations and buffers alone take ", HumanBytes(rest),
                                  ": a shorter --sequence-length, or GPUs with more memory."));

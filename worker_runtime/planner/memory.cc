@@ -139,7 +139,10 @@ double ScratchBytes(const PlanJob& job, const Strategy& strategy, bool has_exper
   double travelling = 0;
   if (has_experts) {
     wide = std::max(wide, s.expert_rows * s.hidden);
-    narrow = std::max(narrow, s.expert_rows * s.expert_ffn);
+    // The bias of each row's expert lies there, too.
+    const double widest =
+        job.model.family->other_biases ? std::max(s.hidden, s.expert_ffn) : s.expert_ffn;
+    narrow = std::max(narrow, s.expert_rows * widest);
     narrow = std::max(narrow, s.rows * job.model.experts.count);
     const double choices = s.rows * job.model.experts.chosen;
     if (strategy.layout.ep > 1) travelling = (choices + s.expert_rows) * s.hidden;
@@ -333,6 +336,7 @@ void Lend(const RankCount& rank, const ModelCounts::Units& units, MemoryParts& p
     left = std::min(left, embedding + before * block);
     parts.activations -= take(kept);
   }
+  parts.activations = std::max(0.0, parts.activations);  // rounding leaves a rest
 }
 
 }  // namespace

@@ -235,6 +235,7 @@ Rung RungOf(const Strategy& strategy) {
   if (layout.tp > 1 && layout.pp > 1) return Rung::kTensorPipeline;
   if (layout.pp > 1) return Rung::kPipeline;
   if (layout.tp > 1) return Rung::kTensor;
+  if (layout.ep > 1) return Rung::kExperts;
   if (layout.gradient_ranks() == 1) return Rung::kCopies;
   // Context-parallel ranks cut the optimizer's state with whole copies, too.
   return static_cast<Rung>(layout.cp > 1 ? std::max(1, strategy.zero_stage) : strategy.zero_stage);
@@ -262,9 +263,9 @@ Estimate EstimateOf(const PlanJob& job, const Cluster& cluster, const Strategy& 
 
 namespace {
 
-// Of the degrees that are given each without which some layout is legal: "--tp-size 3".
-std::vector<std::string> DegreesInTheWay(const PlanJob& job, const Cluster& cluster,
-                                         const Wishes& wishes, const Efficiency& efficiency) {
+// Of the wishes each without which some layout is legal: "--tp-size 3".
+std::vector<std::string> WishesInTheWay(const PlanJob& job, const Cluster& cluster,
+                                        const Wishes& wishes, const Efficiency& efficiency) {
   constexpr std::pair<const char*, std::optional<int> Wishes::*> kDegrees[] = {
       {"--tp-size ", &Wishes::tp},
       {"--pp-size ", &Wishes::pp},
@@ -275,14 +276,18 @@ std::vector<std::string> DegreesInTheWay(const PlanJob& job, const Cluster& clus
       {"--micro-batch-size ", &Wishes::micro_batch_size},
       {"--pp-virtual-stages ", &Wishes::virtual_stages}};
   std::vector<std::string> names;
-  for (const auto& [flag, degree] : kDegrees) {
-    if (!(wishes.*degree).has_value()) continue;
+  const auto try_without = [&](const auto& wish, absl::string_view flag, const auto& value) {
+    if (!(wishes.*wish).has_value()) return;
     Wishes freed = wishes;
-    (freed.*degree).reset();
+    (freed.*wish).reset();
     Searcher searcher(job, cluster, freed, efficiency);
     searcher.Run();
-    if (searcher.Take(0).tried > 0) names.push_back(absl::StrCat(flag, *(wishes.*degree)));
+    if (searcher.Take(0).tried > 0) names.push_back(absl::StrCat(flag, value));
+  };
+  for (const auto& [flag, degree] : kDegrees) {
+    try_without(degree, flag, (wishes.*degree).value_or(0));
   }
+  try_without(&Wishes::zero_bubble, "--zero-bubble ", wishes.zero_bubble == true ? "yes" : "no");
   return names;
 }
 
@@ -299,19 +304,21 @@ absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const W
   searcher.Run();
   Plans plans = searcher.Take(keep);
   if (plans.tried > 0) return plans;
-  const auto degrees = DegreesInTheWay(job, cluster, wishes, efficiency);
+  const auto names = WishesInTheWay(job, cluster, wishes, efficiency);
   const std::string in_the_way =
-      degrees.empty()
+      names.empty()
           ? ""
-          : absl::StrCat("Without ", absl::StrJoin(degrees, ", or without "), " some are. ");
+          : absl::StrCat("Without ", absl::StrJoin(names, ", or without "), " some are. ");
   return absl::InvalidArgumentError(absl::StrCat(
-      "no layout of ", cluster.gpus, " GPUs is legal for this model, batch and sequence. ",
-      in_the_way,
+      "no layout of ", cluster.gpus, cluster.gpus == 1 ? " GPU" : " GPUs",
+      " is legal for this model, batch and sequence. ", in_the_way,
       "tp divides heads, ffn and vocabulary; each data-parallel rank takes at least one of the ",
       job.global_batch_size,
-      " samples of a step; a micro batch's rows have fewer than 2^30 numbers. "
-      "Give another number of GPUs, a larger --global-batch-size, or fewer "
-      "fixed degrees"));
+      " samples of a step; a micro batch's rows have fewer than 2^30 numbers",
+      wishes.zero_bubble == true
+          ? "; zb-h1 takes two stages or more, and at least as many micro batches"
+          : "",
+      ". Give another number of GPUs, a larger --global-batch-size, or fewer fixed degrees"));
 }
 
 }  // namespace convene::worker

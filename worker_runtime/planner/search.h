@@ -26,11 +26,12 @@ enum class Rung {
   kZero1,          // the optimizer's state is sharded
   kZero2,          // gradients too
   kZero3,          // parameters too
+  kExperts,        // ep, whatever ZeRO stage
   kTensor,         // tp, whatever ZeRO stage
   kPipeline,       // pp
   kTensorPipeline  // both
 };
-inline constexpr int kRungs = 7;
+inline constexpr int kRungs = 8;
 Rung RungOf(const Strategy& strategy);
 
 struct Estimate {

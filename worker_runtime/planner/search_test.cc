@@ -195,6 +195,35 @@ TEST_CASE("tensor-parallel pairs in machines of seven are no strength, and cross
   CHECK(plans.ranked.front().time.axes.front().link == "ndr400");
 }
 
+TEST_CASE(
+    "of a model with experts, whole copies and shards are the layouts that cut no expert off") {
+  const PlanJob job = JobOf("qwen3-30b-a3b", 4096, 1024);
+  const Cluster cluster = ClusterOf("h100", 16);
+  const Plans plans = PlansOf(job, cluster);
+  // 512 GiB do not fit a GPU of 80.
+  CHECK_FALSE(Fits(plans, Rung::kCopies));
+  REQUIRE(Fits(plans, Rung::kExperts));
+  CHECK(plans.rungs[static_cast<size_t>(Rung::kExperts)].best->strategy.layout.ep > 1);
+  for (const Rung rung : {Rung::kCopies, Rung::kZero1, Rung::kZero2, Rung::kZero3}) {
+    CHECK(plans.rungs[static_cast<size_t>(rung)].leanest->strategy.layout.ep == 1);
+  }
+  const std::vector<std::string> lines = Explain(job, cluster, plans);
+  CHECK_THAT(lines[1], Catch::StartsWith("DDP: each GPU holds everything. It does not fit"));
+  CHECK_THAT(lines[5], Catch::StartsWith("ep: ranks share the experts. It fits"));
+}
+
+TEST_CASE("stages in several machines send over the network, though the first two share one") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 1024);
+  ModelCounts counts(job.model);
+  const auto link = [&](int gpus) {
+    const Strategy strategy = {.layout = {.pp = 4, .dp = gpus / 4}};
+    return EstimateOf(job, ClusterOf("h100", gpus), strategy, counts).time.axes.front();
+  };
+  CHECK(link(8).axis == "pp");
+  CHECK(link(8).link == "NVLink 4");
+  CHECK(link(16).link == "ndr400");
+}
+
 TEST_CASE("what does not fit is told what to change") {
   const Cluster cluster = ClusterOf("rtx-4090", 8);
   const PlanJob job = JobOf("llama-3-70b", 4096, 64);
@@ -218,6 +247,46 @@ TEST_CASE("what does not fit is told what to change") {
   for (const std::string& way : WaysToFit(wide, many, PlansOf(wide, many, {.tp = 1, .pp = 1}))) {
     CHECK_THAT(way, !Catch::Contains("muon"));
   }
+}
+
+TEST_CASE("GPUs that would hold more copies of the state are no way to fit") {
+  const PlanJob job = JobOf("llama-3-70b", 4096, 1024);
+  const auto way_of = [&](int gpus, const Wishes& wishes) {
+    const Cluster cluster = ClusterOf("h100", gpus);
+    return WaysToFit(job, cluster, PlansOf(job, cluster, wishes))[1];
+  };
+  const Wishes copies = {.tp = 1, .pp = 1, .zero_stage = 0};
+  CHECK_THAT(way_of(8, copies), Catch::Contains("More GPUs: about 17 have room"));
+  CHECK_THAT(way_of(8, copies), Catch::EndsWith("--tp-size and --pp-size to the plan."));
+  CHECK(way_of(8, copies) == way_of(64, copies));
+  // Whole parameters and gradients do not fit, however many ranks share the optimizer's state.
+  CHECK_THAT(way_of(8, {.tp = 1, .pp = 1, .zero_stage = 1}), Catch::Contains("to the plan"));
+  CHECK_THAT(way_of(8, {}), Catch::EndsWith("if each keeps its part of it."));
+}
+
+TEST_CASE("a full memory forbids less recomputation only where there is some") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 128);
+  const Cluster cluster = ClusterOf("h100", 8);
+  Estimate estimate = PlansOf(job, cluster).ranked.front();
+  estimate.memory.activations += 0.9 * cluster.gpu.memory_bytes - estimate.memory.Total();
+  const auto last_limit = [&](const Recompute& recompute) {
+    estimate.strategy.recompute = recompute;
+    return Limits(job, cluster, estimate).back();
+  };
+  CHECK(last_limit(Recompute::kNone) == "90 % of the memory: a larger micro batch has no room.");
+  CHECK(last_limit(Recompute::kFull) ==
+        "90 % of the memory: a larger micro batch or less recomputation has no room.");
+}
+
+TEST_CASE("what is lent leaves no rest below nothing") {
+  const PlanJob job = {.model = *NamedModel("qwen2.5-14b"),
+                       .sequence_length = 100,
+                       .global_batch_size = 1024,
+                       .dtype = DType::kFloat32};
+  ModelCounts counts(job.model);
+  const Strategy strategy = {.layout = {.dp = 128, .tp = 4, .dp_replicate = 64},
+                             .micro_batch_size = 8};
+  CHECK(MemoryOfStage(job, strategy, 0, counts).activations >= 0);
 }
 
 TEST_CASE("what is asked for stays, and what is impossible is refused") {
@@ -440,6 +509,15 @@ TEST_CASE("an impossible layout is told by the degree that stands in its way") {
         std::string::npos);
   CHECK(said({.tp = 4, .pp = 4}).find("Without --tp-size 4, or without --pp-size 4 some are. ") !=
         std::string::npos);
+  CHECK(said({.pp = 1, .zero_bubble = true})
+            .find("Without --pp-size 1, or without --zero-bubble yes some are. ") !=
+        std::string::npos);
+  CHECK(said({.tp = 3}).find("zb-h1 takes") == std::string::npos);
+  const auto alone = Search(job, ClusterOf("h100", 1), {.zero_bubble = true});
+  CHECK_THAT(std::string(alone.status().message()),
+             Catch::Contains("no layout of 1 GPU is legal") &&
+                 Catch::Contains("Without --zero-bubble yes some are. ") &&
+                 Catch::Contains("zb-h1 takes two stages or more"));
   // Each is impossible by itself.
   CHECK(said({.tp = 3, .pp = 5}).find("Without") == std::string::npos);
   CHECK(said({.tp = 3, .pp = 5}).find("no layout of 8 GPUs is legal") == 0);

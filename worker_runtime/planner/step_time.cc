@@ -214,18 +214,9 @@ void StepTimer::AddExperts(const Strategy& strategy, double rows, Passes& passes
 // The parts of a forward pass that the backward pass makes again.
 void StepTimer::AddRecompute(const Strategy& strategy, Passes& passes) const {
   const Recompute& again = strategy.recompute;
-  const ModelConfig& model = job_.model;
-  const double inputs = ActivationInputs(model.family->activation);
-  const double qkv = (model.heads + 2.0 * model.kv_heads) * model.head_size;
-  const double ffn = model.ffn_size;
-  const double all = qkv + static_cast<double>(model.heads) * model.head_size + (inputs + 1) * ffn;
-  double share = 0;
-  if (again.attention) share += qkv / all;
-  if (again.mlp) share += inputs * ffn / all;
-  if (again.middle) share += static_cast<double>(model.heads) * model.head_size / all;
   const Pass& forward = passes.forward;
   Pass& more = passes.recomputed;
-  more.products = share * forward.products;
+  more.products = RecomputedShare(job_.model, again) * forward.products;
   if (again.attention) {
     more.attention = forward.attention;
     more.cp = forward.cp;
@@ -319,7 +310,7 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
   const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
                        static_cast<double>(SizeOf(job_.dtype));
   const int stride = layout.world_size() / layout.pp;
-  const Link& link = stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network;
+  const Link& link = SlowestLink(cluster_, GroupIn(cluster_, stride, layout.pp));
   const double message = MessageSeconds(link, bytes);
   const double messages = 2 * microbatches * strategy.virtual_stages;
   time.axes.push_back({.axis = "pp",

@@ -42,6 +42,19 @@ TEST_CASE("frozen matrices have no product for a weight gradient") {
   CHECK(of_adapters.full_attention == whole.full_attention);
 }
 
+TEST_CASE("what is computed again counts by its products: norms and SwiGLU have none") {
+  const ModelConfig model = *NamedModel("llama-3-8b");
+  ModelCounts counts(model);
+  const TokenFlops flops = FlopsOf(model, 8192, counts);
+  CHECK(RecomputedFlops(model, Recompute::kNone, flops, counts) == 0);
+  CHECK(RecomputedFlops(model, Recompute::kSelective, flops, counts) == 0);
+  // Of 32 layers query, key and value; attention's output; gate and up; and all scores.
+  const double products = 4096.0 * (6144 + 4096 + 2 * 14336);
+  const double attention = 2.0 * 4096 * 8192;
+  CHECK(RecomputedFlops(model, Recompute::kFull, flops, counts) ==
+        Approx(2 * 32 * (products + attention)));
+}
+
 TEST_CASE("utilization counts FLOPs against the peak of the products' type") {
   const Gpu gpu = *GpuOfDevice("NVIDIA H100 80GB HBM3");
   CHECK(PeakOf(gpu, DType::kBFloat16, false) == 989e12);

@@ -100,6 +100,10 @@ std::vector<Case> Cases() {
        4096,
        512,
        {.layout = {.pp = 8, .dp = 64, .tp = 2, .ep = 64}, .recompute = kFull}},
+      {"olmo2-7b", 4096, 64, {.layout = {.dp = 8, .tp = 2}, .recompute = kSelective}},
+      {"granite-3.1-8b", 4096, 64, {.layout = {.dp = 8}, .zero_stage = 2, .recompute = kParts}},
+      {"phi-4", 8192, 64, {.layout = {.pp = 2, .dp = 4, .tp = 2}, .recompute = kSelective}},
+      {"seed-oss-36b", 4096, 64, {.layout = {.dp = 4, .tp = 8}, .micro_batch_size = 2}},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}}, DType::kBFloat16, true, DType::kBFloat16},
       // ZeRO-3 with no rank to share with, and with those of cp alone.
@@ -108,7 +112,7 @@ std::vector<Case> Cases() {
   };
 }
 
-// Uneven rounds, mixed blocks and Muon.
+// Uneven rounds, mixed blocks, biases of experts, and Muon.
 std::vector<Case> UnevenCases() {
   return {
       // Rounds of more micro batches than stages, one of fewer.
@@ -126,6 +130,8 @@ std::vector<Case> UnevenCases() {
        4096,
        1024,
        {.layout = {.dp = 128, .ep = 32}, .micro_batch_size = 8, .recompute = kFull}},
+      // A slice of an expert is narrower than the residual stream, and has a bias.
+      {"gpt-oss-20b", 8192, 16, {.layout = {.tp = 8}, .micro_batch_size = 16, .recompute = kFull}},
       WithMuon({"llama-3-8b", 4096, 64, {.layout = {.dp = 8}, .recompute = kSelective}}),
       WithMuon({"llama-3.2-1b", 2048, 16, {.layout = {.dp = 8}, .micro_batch_size = 2}}),
       WithMuon({"gpt2-1558m", 1024, 256, {.layout = {.dp = 8}}, DType::kFloat32}),
