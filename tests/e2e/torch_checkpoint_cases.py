@@ -58,6 +58,11 @@ def forget_memory():
     dist.barrier()
 
 
+def new_epoch():
+    dist.barrier()
+    os.environ['CONVENE_EPOCH'] = str(int(os.environ['CONVENE_EPOCH']) + 1)
+
+
 def files(name):
     return sorted(glob.glob(f'{FOLDER}/{name}/*rank-{dist.get_rank()}-of-2.state'))
 
@@ -212,19 +217,22 @@ def memory_for_what_all_ranks_need():
 
 def states_of_other_folders():
     forget_memory()
-    Checkpoint._folders.clear()
     first, _ = begun('first')
     assert first.save(state_of(1000), 1000)
     second, found = begun('second')
     assert found is None and second.save(state_of(1), 1)
     assert 'another Checkpoint of this process has saved' in words(lambda: first.save(state_of(1001), 1001), RuntimeError)
-    # A new process, within and behind the first stage.
-    Checkpoint._folders.clear()
+    # New workers, within and behind the first stage.
+    new_epoch()
     assert begun('first')[1][0] == 1000 and begun('second')[1][0] == 1 and second.save(state_of(2), 2)
-    # Another name for the folder at each start: the memory counts. A state that this process saved for another folder does not.
-    Checkpoint._folders.clear()
+    # Another name for the folder at each start: the memory counts. A state that another stage, or another program of
+    # this start, has looked at or saved does not.
+    new_epoch()
     assert begun('named by the clock')[1][0] == 2 and 'saved for another folder' in said[-1]
-    assert begun('third')[1] is None
+    third, found = begun('third')
+    assert found is None and third.save(state_of(1), 1) and begun('third program')[1] is None
+    new_epoch()
+    assert begun('third')[1][0] == 1 and begun('third program')[1] is None
     # Two at once.
     model, _ = begun('model')
     other, _ = begun('other')
@@ -238,7 +246,7 @@ def states_of_other_folders():
     if dist.get_rank() == 0:
         os.symlink(f'{FOLDER}/model', f'{FOLDER}/way')
     dist.barrier()
-    Checkpoint._folders.clear()
+    new_epoch()
     before = len(said)
     assert begun('way')[1][0] == 4 and len(said) == before
     # A folder without any state, and states of another number of ranks in memory.
@@ -246,21 +254,19 @@ def states_of_other_folders():
     wide, _ = begun('wide')
     wide._owned = (dist.get_rank(), 4)
     assert wide.save(state_of(1), 1)
-    Checkpoint._folders.clear()
+    new_epoch()
     assert 'there is one of 4 ranks' in words(lambda: begun('elsewhere'), ValueError)
     forget_memory()
-    Checkpoint._folders.clear()
 
 
 def a_copy_of_an_older_build():
     forget_memory()
     checkpoint, _ = begun(None)
     real = checkpoint_copies.seal_copy
-    checkpoint_copies.seal_copy = lambda window, header, index, _folder: real(window, header, index)
+    checkpoint_copies.seal_copy = lambda window, header, index, _saver: real(window, header, index)
     assert checkpoint.save(state_of(1), 1)
     checkpoint_copies.seal_copy = real
     assert begun('newer')[1][0] == 1
-    Checkpoint._folders.clear()
 
 
 def ranks_that_a_worker_made():
@@ -280,7 +286,6 @@ def ranks_that_a_worker_made():
     checkpoint, _ = begun('spawned same', replicated=True)
     assert checkpoint.save({'w': torch.ones(3)}, 1) and checkpoint._held == [[(checkpoint._generation, 1), None], [None, None]][dist.get_rank()]
     os.environ['LOCAL_RANK'] = local_rank
-    Checkpoint._folders.clear()
 
 
 def a_folder_that_goes():
@@ -521,7 +526,7 @@ def one_copy_for_all_ranks():
     # Only rank 0 looks at the state, and all hear of it.
     assert ('dense', 'the state of rank 0')[dist.get_rank()] in words(lambda: checkpoint.save({'s': torch.eye(3).to_sparse()}, 3), TypeError)
     assert begun('same', replicated=True)[1][0] == 2
-    assert os.listdir(f'{FOLDER}/same') == [f'step-1.generation-{(1 << 20) + 1}.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
+    assert os.listdir(f'{FOLDER}/same') == [f'step-1.generation-{checkpoint._generation}.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
     forget_memory()
     assert begun('same', replicated=True)[1][0] == 1
 

@@ -75,7 +75,6 @@ class Checkpoint:
     """
     _saver: ClassVar[Optional[weakref.ref]] = None  # the Checkpoint of this process that has saved last
     _saves: ClassVar[int] = 0  # of all Checkpoints of this process
-    _folders: ClassVar[Set[int]] = set()  # those that this process has loaded from
 
     def __init__(self, folder: Optional[str] = None, replicated: bool = False, replicas: int = 0) -> None:
         """folder: where states are written to; none: they stand in memory only. replicated: all ranks have the same state (DDP), so that one copy a node
@@ -103,7 +102,8 @@ class Checkpoint:
         self._has_agent = any(memories)
         self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
-        self._folder_number = copies.folder_number(folders[0])  # one for all ranks, where each has a folder of its own, too
+        # One folder's number for all ranks, where each has a folder of its own, too.
+        self._user = copies.User(copies.folder_number(folders[0]), int(os.environ.get('CONVENE_EPOCH', '0')))
         self._saves_seen = 0
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
@@ -167,13 +167,14 @@ class Checkpoint:
         where a rank cannot look into the folder; MemoryError where a rank has no memory for the state, which stands.
         """
         known, unread = self._look()
-        of_folder = (self._folder_number, copies.ANY_FOLDER)
+        of_folder = (self._user.folder, copies.ANY_FOLDER)
         own = _Readable(place for place in known if place.folder in of_folder)
-        # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what this process itself has kept
-        # for another folder is another state.
-        strange = _Readable(() if self._folders - {self._folder_number} else (place for place in known if place.folder not in of_folder))
+        # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what another stage or program has
+        # used in this epoch is another state.
+        is_stage = any(copies.is_of_another(place.user, self._user) for place in known)
+        strange = _Readable(() if is_stage else (place for place in known if place.folder not in of_folder))
         told = self._tell_any((own.held(), strange.held(), max((place.header.generation for place in known), default=0), unread, like is not None,
-                               int(os.environ.get('CONVENE_EPOCH', '0'))))
+                               self._user.epoch))
         held, held_strange, newest, problems, can_reshard, epochs = zip(*told)
         for rank, why in enumerate(problems):
             if why:
@@ -181,7 +182,7 @@ class Checkpoint:
         self._generation = choice.next_generation(max(newest), max(epochs))
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
         self._saves_seen = Checkpoint._saves
-        self._folders.add(self._folder_number)
+        self._memory.mark((place for place in known if not place.is_file), self._user)
         world_size = None if all(can_reshard) else self._owned[1]
         mine, other = (choice.choose_state(each, world_size, ()) for each in (held, held_strange))
         has_own = any(kind for of_rank in held for kind in of_rank)
@@ -324,7 +325,7 @@ class Checkpoint:
         for tensor, piece in plan.tensors:
             if tensor.numel() > 0:
                 piece.of(data).copy_(tensor)
-        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index, self._folder_number)
+        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index, self._user)
         self._held[half] = name
         self._windows[half] = window
         if self._prepared is None and room.wanted_in_all <= room.free:
