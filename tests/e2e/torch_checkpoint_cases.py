@@ -185,13 +185,38 @@ def too_little_memory():
     real = checkpoint_copies.available_bytes
     for step in (2, 3):
         checkpoint_copies.available_bytes = lambda: 0 if dist.get_rank() == 1 else real()
-        assert checkpoint.save(state_of(step, 10000), step) == (dist.get_rank() == 0)
+        assert not checkpoint.save(state_of(step, 10000), step) and not checkpoint.save(state_of(step, 10000), step)
     checkpoint_copies.available_bytes = real
     assert dist.get_rank() == 0 or 'bytes more for copies, 0 are free' in said[-1]
     checkpoint, (step, state) = begun(None)
     assert step == 1 and state['w'][0] == 1 and state['rank'] == dist.get_rank()
     assert checkpoint.save(state_of(4, 30000), 4)  # another shape
     assert begun(None)[1][1]['w'].shape == (30000,)
+
+
+def a_step_that_found_too_little_memory_again():
+    """Both ranks have it then, in memory and on disk; of replicated states, too, whose answer is that of the rank with the copy."""
+    forget_memory()
+    real = checkpoint_copies.available_bytes
+    for replicated in (False, True):
+        checkpoint, _ = begun(f'again{replicated}', replicated=replicated)
+        state = state_of(1, 50000)
+        checkpoint_copies.available_bytes = lambda: 0 if dist.get_rank() != replicated else real()
+        assert not checkpoint.save(state, 1)
+        checkpoint_copies.available_bytes = real
+        calls, tell = [], checkpoint._tell
+        checkpoint._tell = lambda *arguments, tell=tell: (calls.append(1), tell(*arguments))[1]
+        assert checkpoint.save(state, 1) and len(calls) == 2
+        checkpoint.wait()
+        assert checkpoint.save(state, 1) and len(calls) == 3  # It stands, and nobody asks whether it does.
+        for step in range(2, 6):
+            assert checkpoint.save(state, step)
+            checkpoint._prepared.result() if checkpoint._prepared else None
+            checkpoint.wait()
+        calls.clear()
+        assert checkpoint.save(state, 6) and len(calls) == 1
+        assert begun(f'again{replicated}', replicated=replicated)[1][0] == 6
+        forget_memory()
 
 
 def memory_for_what_all_ranks_need():
@@ -544,7 +569,7 @@ def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
     for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half,
-                 too_little_memory, memory_for_what_all_ranks_need, states_of_other_folders, a_copy_of_an_older_build, ranks_that_a_worker_made,
+                 too_little_memory, a_step_that_found_too_little_memory_again, memory_for_what_all_ranks_need, states_of_other_folders, a_copy_of_an_older_build, ranks_that_a_worker_made,
                  a_folder_that_goes, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
                  a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()

@@ -108,8 +108,7 @@ class Checkpoint:
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
         self._loaded: Optional[Name] = None
-        # The last step, whether its copy stands, and whether it goes to the disk.
-        self._saved: Tuple[int, bool, bool] = (-1, False, False)
+        self._saved: Tuple[int, bool] = (-1, False)  # the last step, and whether this rank's copy goes to the disk
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
@@ -180,7 +179,7 @@ class Checkpoint:
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
         self._generation = choice.next_generation(max(newest), max(epochs))
-        self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
+        self._saved, self._loaded, self._held = (-1, False), None, self._memory.held()
         self._saves_seen = Checkpoint._saves
         self._memory.mark((place for place in known if not place.is_file), self._user)
         world_size = None if all(can_reshard) else self._owned[1]
@@ -240,10 +239,11 @@ class Checkpoint:
             return [], str(error)
 
     def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
-        """Returns when the copy stands in memory: True; to the disk it is written behind the training. The state may change from then on.
+        """True on all ranks: the copies of all ranks stand in memory; to the disk they are written behind the training. The state may change from then on.
 
-        False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
-        to save; the same step again writes to the disk, if only now that is wanted, and else does nothing. All ranks call it.
+        False on all ranks, with a word in the log of at least one: there was too little memory, or the disk still read the older copy; the older state
+        stands. Steps grow from save to save. The same step again, with the same state, is copied where its copy does not stand, and written to the disk, if
+        only now that is wanted; else it does nothing. All ranks call it.
         Raises, on all ranks, TypeError for a state of any rank that load() would not read (on that rank itself, whatever its parts raise), and ValueError for
         a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once, and where another Checkpoint has saved since load().
         """
@@ -273,8 +273,9 @@ class Checkpoint:
             _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
         size = copies.data_offset(len(plan.index)) + plan.data_bytes if plan is not None else 0
         needs = tuple(self._memory.needed(half, size) if size else 0 for half in copies.HALVES)
+        is_sure = tuple(int(self._is_sure(half, size)) for half in copies.HALVES)
         free = copies.available_bytes() if any(needs) else sys.maxsize
-        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), needs, *(name or _NONE for name in self._held),
+        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), needs, is_sure, *(held or _NONE for held in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
         if problem is not None:
             raise problem
@@ -283,20 +284,26 @@ class Checkpoint:
                             'says why)')
         if len(set(steps)) > 1 or step < self._saved[0]:
             raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
-        in_memory = copies.newest_common([_names(row[2:4]) for row in told if row[0][0]])
-        on_disk = copies.newest_common([_names(row[4:]) for row in told if row[0][1]] or [[]])
-        _, stands, goes_to_disk = self._saved
-        if step != self._saved[0]:
-            keep = [in_memory, self._loaded]
-            here = [(row[1], row[2:4]) for row, node in zip(told, self._nodes) if node == self._nodes[self._rank]]
-            room = _Room(needs, *copies.still_needed(here, keep), free)
-            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), keep, room), False
+        in_memory = copies.newest_common([_names(row[3:5]) for row in told if row[0][0]])
+        on_disk = copies.newest_common([_names(row[5:]) for row in told if row[0][1]] or [[]])
+        name, keep = (self._generation, step), [in_memory, self._loaded]
+        lacking = {rank: row for rank, row in enumerate(told) if row[0][0] and name not in row[3:5]}
+        stands = True
+        if lacking:
+            here = [(row[1], row[3:5]) for rank, row in lacking.items() if self._nodes[rank] == self._nodes[self._rank]]
+            if self._rank in lacking:
+                stands = self._copy(plan, name, keep, _Room(needs, *copies.still_needed(here, keep), free))
             if self._peers is not None:
-                self._peers.begin((self._generation, step), self._windows[self._held.index((self._generation, step))] if stands else None, keep)
-        if stands and to_disk and not goes_to_disk and self._writes_here:
-            self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
-        self._saved = (step, stands, goes_to_disk or to_disk)
-        return stands
+                self._peers.begin(name, self._windows[self._held.index(name)] if stands else None, keep)
+        if stands and to_disk and (step, True) != self._saved and self._writes_here:
+            self._write(name, copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
+        self._saved = (step, stands and (to_disk or (step, True) == self._saved))
+        is_known = all(row[2][copies.half_to_write(row[3:5], keep)] for row in lacking.values())
+        return is_known or all(row[0][0] for row in self._tell([(int(stands), 0)], step)[0])
+
+    def _is_sure(self, half: int, size: int) -> bool:
+        """Whether a copy of this size into the half cannot fail: its memory is there, and the disk does not read it."""
+        return self._memory.is_ready(half, size) and (self._written[half] is None or self._written[half].done())
 
     def _take_turn(self, step: int) -> None:
         if not self._has_agent:

@@ -267,8 +267,12 @@ class Memory:
 
     def needed(self, half: int, size: int, guest: int = 0) -> int:
         """Bytes that prepare() would take."""
+        return 0 if self.is_ready(half, size, guest) else max(0, size - self._taken(self._offset(half, guest)))
+
+    def is_ready(self, half: int, size: int, guest: int = 0) -> bool:
+        """Whether reserve() cannot fail."""
         mapped = self._mapped.get((guest, half))
-        return 0 if mapped is not None and len(mapped) >= size else max(0, size - self._taken(self._offset(half, guest)))
+        return mapped is not None and len(mapped) >= size
 
     def reserve(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
