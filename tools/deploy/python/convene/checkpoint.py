@@ -109,6 +109,7 @@ class Checkpoint:
         self._generation = 0
         self._loaded: Optional[Name] = None
         self._saved: Tuple[int, bool] = (-1, False)  # the last step, and whether this rank's copy goes to the disk
+        self._lost: Optional[Tuple[int, str]] = None  # the step that the disk has not taken, and why; None: it has the last one
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
@@ -179,7 +180,7 @@ class Checkpoint:
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
         self._generation = choice.next_generation(max(newest), max(epochs))
-        self._saved, self._loaded, self._held = (-1, False), None, self._memory.held()
+        self._saved, self._loaded, self._held, self._lost = (-1, False), None, self._memory.held(), None
         self._saves_seen = Checkpoint._saves
         self._memory.mark((place for place in known if not place.is_file), self._user)
         world_size = None if all(can_reshard) else self._owned[1]
@@ -243,7 +244,7 @@ class Checkpoint:
 
         False on all ranks, with a word in the log of at least one: there was too little memory, or the disk still read the older copy; the older state
         stands. Steps grow from save to save. The same step again, with the same state, is copied where its copy does not stand, and written to the disk, if
-        only now that is wanted; else it does nothing. All ranks call it.
+        only now that is wanted, or the disk has refused it; else it does nothing. All ranks call it.
         Raises, on all ranks, TypeError for a state of any rank that load() would not read (on that rank itself, whatever its parts raise), and ValueError for
         a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once, and where another Checkpoint has saved since load().
         """
@@ -295,9 +296,10 @@ class Checkpoint:
                 stands = self._copy(plan, name, keep, _Room(needs, *copies.still_needed(here, keep), free))
             if self._peers is not None:
                 self._peers.begin(name, self._windows[self._held.index(name)] if stands else None, keep)
-        if stands and to_disk and (step, True) != self._saved and self._writes_here:
+        goes_to_disk = self._saved == (step, True) and (self._lost is None or self._lost[0] != step)
+        if stands and to_disk and not goes_to_disk and self._writes_here:
             self._write(name, copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
-        self._saved = (step, stands and (to_disk or (step, True) == self._saved))
+        self._saved = (step, stands and (goes_to_disk or to_disk))
         is_known = all(row[2][copies.half_to_write(row[3:5], keep)] for row in lacking.values())
         return is_known or all(row[0][0] for row in self._tell([(int(stands), 0)], step)[0])
 
@@ -356,8 +358,10 @@ class Checkpoint:
                 self._folder.remove(remove)
                 self._folder.remove_replaced(whole)
                 self._folder.write(name, window)
+                self._lost = None
             except OSError as error:
                 _log.warning('step %d is not on disk, an older one is: %s', name[1], error)
+                self._lost = name[1], str(error)
 
         self._written[half] = self._behind.submit(run)
 
@@ -370,8 +374,14 @@ class Checkpoint:
                 raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s') from None
 
     def wait(self) -> None:
-        """Until the disk, and the other nodes, have all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""
+        """Until the disk, and the other nodes, have all that was saved.
+
+        Raises OSError where the disk has not taken it within 10 minutes for each of two states, or has refused the last one. On this rank alone: on the one
+        that writes. The same step may be saved again.
+        """
         if self._peers is not None:
             self._peers.wait()
         for half in copies.HALVES:
             self._wait_for(half)
+        if self._lost is not None:
+            raise OSError(f'convene.checkpoint: step {self._lost[0]} is not on disk, an older one is: {self._lost[1]}')
