@@ -25,6 +25,7 @@ from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
 from . import checkpoint_peers as peers
 from . import checkpoint_pieces as pieces
+from .checkpoint_behind import Behind
 from .checkpoint_copies import Name
 from .checkpoint_source import Source
 
@@ -113,8 +114,7 @@ class Checkpoint:
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
-        # A thread that stays: the start of one would hold a save until it runs. The interpreter waits at its end until all files are whole.
-        self._behind = futures.ThreadPoolExecutor(1, 'convene-checkpoint')
+        self._behind = Behind('convene-checkpoint')
         self._prepared: Optional[futures.Future] = None  # the memory of the second half
         self._written: List[Optional[futures.Future]] = [None, None]  # by the half that is read
 
@@ -233,8 +233,6 @@ class Checkpoint:
             except OSError as error:
                 _log.warning('%s; the states that it has are looked at', error)
         try:
-            if self._writes_here:
-                self._folder.remove_parts()
             return self._memory.copies() + (self._folder.copies() if self._folder else []), ''
         except OSError as error:
             return [], str(error)
@@ -355,6 +353,7 @@ class Checkpoint:
 
         def run() -> None:
             try:
+                self._folder.remove_parts()  # Not where the folder is loaded: another job may look at the states of one that writes.
                 self._folder.remove(remove)
                 self._folder.remove_replaced(whole)
                 self._folder.write(name, window)
