@@ -1,4 +1,4 @@
-"""What convene.checkpoint does behind the training: in its order, and also where the interpreter ends."""
+"""Work of convene.checkpoint behind the training: it is done in its order, and also where the interpreter ends."""
 
 import subprocess
 import sys

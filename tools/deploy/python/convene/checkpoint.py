@@ -42,6 +42,10 @@ def _names(told: List[Name]) -> List[Name]:
     return [name for name in told if name != _NONE]
 
 
+def _states(held: Sequence[choice.Held]) -> Set[choice.State]:
+    return {state for of_rank in held for kind in of_rank for state in kind}
+
+
 class _Room(NamedTuple):
     """In bytes, before any rank takes memory for a save: what each half of this rank needs, what all ranks of the node take now, and with their other halves,
     too; what is free."""
@@ -55,8 +59,9 @@ class _Readable:
     """The copies that this rank can read."""
 
     def __init__(self, places: Iterable[copies.Place]) -> None:
+        self.places = list(places)
         self._kinds: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
-        for place in places:
+        for place in self.places:
             state = (*place.header.name, place.header.world_size)
             self._kinds[place.is_file].setdefault(state, {})[place.header.owner] = place
 
@@ -166,25 +171,28 @@ class Checkpoint:
         Raises, on all ranks: ValueError where there are only states of another number of ranks, or `like` does not say how to lay out a tensor; OSError
         where a rank cannot look into the folder; MemoryError where a rank has no memory for the state, which stands.
         """
-        known, unread = self._look()
+        self._settle()
+        known, newest_file, unread = self._look()
         of_folder = (self._user.folder, copies.ANY_FOLDER)
         own = _Readable(place for place in known if place.folder in of_folder)
         # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what another stage or program has
         # used in this epoch is another state.
         is_stage = any(copies.is_of_another(place.user, self._user) for place in known)
         strange = _Readable(() if is_stage else (place for place in known if place.folder not in of_folder))
-        told = self._tell_any((own.held(), strange.held(), max((place.header.generation for place in known), default=0), unread, like is not None,
-                               self._user.epoch))
-        held, held_strange, newest, problems, can_reshard, epochs = zip(*told)
-        for rank, why in enumerate(problems):
-            if why:
-                raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
-        self._generation = choice.next_generation(max(newest), max(epochs))
+        newest = max([newest_file[0], *(place.header.generation for place in known)])
+        told = self._tell_any((own.held(), strange.held(), newest, newest_file, unread, like is not None, self._user.epoch))
+        held, held_strange, generations, files, problems, can_reshard, epochs = zip(*told)
+        self._refuse(problems)
+        self._generation = choice.next_generation(max(generations), max(epochs))
         self._saved, self._loaded, self._held, self._lost = (-1, False), None, self._memory.held(), None
         self._saves_seen = Checkpoint._saves
-        self._memory.mark((place for place in known if not place.is_file), self._user)
+        self._memory.mark(known, self._user)
         world_size = None if all(can_reshard) else self._owned[1]
         mine, other = (choice.choose_state(each, world_size, ()) for each in (held, held_strange))
+        has_files = max(files) != _NONE
+        if has_files and (mine is None or mine[0][:2] < max(files)):
+            own, held = self._look_into_files(own)
+            mine, has_files = choice.choose_state(held, world_size, ()), False
         has_own = any(kind for of_rank in held for kind in of_rank)
         if mine is None and (other is not None or not has_own):
             if other is not None:
@@ -192,10 +200,10 @@ class Checkpoint:
             own, held = strange, held_strange
         elif mine is not None and other is not None and other[0][:2] > mine[0][:2]:
             _log.warning('the memory has step %d, saved for another folder; step %d of this one is loaded', other[0][1], mine[0][1])
-        return self._load(own, held, world_size, like)
+        return self._load(own, held, world_size, like, has_files)
 
-    def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any) -> Optional[Tuple[int, Any]]:
-        of_any = {state for of_rank in held for kind in of_rank for state in kind}
+    def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any, has_files: bool) -> Optional[Tuple[int, Any]]:
+        """has_files: there are some that no rank has looked into, because what stands in memory is as new."""
         refused: Set[choice.State] = set()
         while (chosen := choice.choose_state(held, world_size, refused)) is not None:
             state, readers = chosen
@@ -206,36 +214,59 @@ class Checkpoint:
             except OSError as error:
                 _log.warning('step %d is not loaded, an older one is: %s', name[1], error)
                 refused.add(state)
+                if has_files:
+                    readable, held = self._look_into_files(readable)
+                    has_files = False
                 continue
             except (ValueError, MemoryError) as error:
                 raise type(error)(f'convene.checkpoint: step {name[1]}: {error}') from error
             self._loaded = name
-            newer = [ranks for generation, _, ranks in of_any if generation > name[0] and ranks != self._owned[1]]
+            newer = [ranks for generation, _, ranks in _states(held) if generation > name[0] and ranks != self._owned[1]]
             if newer:
                 _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which are not whole, or need load(like=state)', name[1],
                              state[2], newer[0])
             return name[1], found
-        others = sorted({ranks for _, _, ranks in of_any} - {self._owned[1]})
+        others = sorted({ranks for _, _, ranks in _states(held)} - {self._owned[1]})
         if others and world_size is not None:
             raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. '
                              'load(like=state) takes its DTensors (FSDP2) for any number of ranks; with replicated=True (all ranks have the same state) any '
                              'number can load it; else as many ranks can, or remove it to begin anew')
-        if of_any:
+        if _states(held):
             _log.warning('no step is whole on all ranks: the job begins anew')
         return None
 
-    def _look(self) -> Tuple[List[copies.Place], str]:
-        """(the whole copies that this rank can see, why it cannot look into the folder)."""
+    def _settle(self) -> None:
+        """Until what this process has saved stands."""
         saver = Checkpoint._saver and Checkpoint._saver()
         for checkpoint in {self, saver or self}:
             try:
                 checkpoint.wait()
             except OSError as error:
                 _log.warning('%s; the states that it has are looked at', error)
+
+    def _look(self) -> Tuple[List[copies.Place], Name, str]:
+        """(the whole copies in the memory of this node, the newest name of a file, why this rank cannot look)."""
         try:
-            return self._memory.copies() + (self._folder.copies() if self._folder else []), ''
+            return self._memory.copies(), (self._folder and self._folder.newest()) or _NONE, ''
         except OSError as error:
-            return [], str(error)
+            return [], _NONE, str(error)
+
+    def _look_into_files(self, in_memory: _Readable) -> Tuple[_Readable, List[choice.Held]]:
+        """(the copies that this rank can read in memory and files, those of all ranks). Each rank opens the files of all ranks and steps."""
+        found, why = in_memory, ''
+        try:
+            found = _Readable([*in_memory.places, *(self._folder.copies() if self._folder else ())])
+        except OSError as error:
+            why = str(error)
+        held, problems = zip(*self._tell_any((found.held(), why)))
+        self._refuse(problems)
+        return found, list(held)
+
+    @staticmethod
+    def _refuse(problems: Sequence[str]) -> None:
+        for rank, why in enumerate(problems):
+            if why:
+                raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
 
     def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
         """True on all ranks: the copies of all ranks stand in memory; to the disk they are written behind the training. The state may change from then on.

@@ -1,4 +1,4 @@
-"""What convene.checkpoint does behind the training. Nothing here needs PyTorch."""
+"""Work of convene.checkpoint behind the training. Nothing here needs PyTorch."""
 
 from concurrent import futures
 from typing import Any, Callable

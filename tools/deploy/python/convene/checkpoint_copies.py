@@ -316,6 +316,10 @@ class Folder:
     def _file(self, name: Name) -> str:
         return os.path.join(self._path, 'step-{1}.generation-{0}.rank-{2}-of-{3}.state'.format(*name, *self._owned))
 
+    def newest(self) -> Optional[Name]:
+        """Of all ranks' files, by their names alone."""
+        return max((self._numbers(entry)[0] for entry in self._whole()), default=None)
+
     def copies(self) -> List[Place]:
         """Of all ranks, the whole ones."""
         found = []
@@ -351,8 +355,13 @@ class Folder:
 
     def written(self) -> List[Name]:
         """This rank's names."""
-        numbers = [tuple(map(int, _FILE.fullmatch(entry).groups())) for entry in self._whole()]
-        return sorted((generation, step) for step, generation, *owned in numbers if tuple(owned) == self._owned)
+        return sorted(name for name, owned in map(self._numbers, self._whole()) if owned == self._owned)
+
+    @staticmethod
+    def _numbers(entry: str) -> Tuple[Name, Tuple[int, int]]:
+        """A file's name, and (owner, world size)."""
+        step, generation, *owned = map(int, _FILE.fullmatch(entry).groups())
+        return (generation, step), tuple(owned)
 
     def remove_parts(self) -> None:
         """Files of this rank that a death cut short."""
