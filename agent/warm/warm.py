@@ -23,9 +23,11 @@ RECORDED_AT = 'torch.distributed.distributed_c10d'
 
 
 def stamp(path):
-    """Time, size and number of a file, which change with it; None: there is no such file."""
+    """Time, size and number of a file, which change with it; of a module in a zip, those of the zip. None: there is no such file."""
     try:
         info = os.stat(path)
+    except NotADirectoryError:
+        return stamp(os.path.dirname(path))
     except OSError:
         return None
     return info.st_mtime_ns, info.st_size, info.st_ino
@@ -242,6 +244,7 @@ class Parent:
         try:
             with open(f'{os.path.dirname(self.place)}/record', 'rb') as file:
                 record = marshal.loads(file.read(RECORD_BYTES_MAX))
+            self.check_files()  # This process has imported what an earlier record of the same start named.
             self.files = [(path, known) for _, path, known, _ in record['modules']] + record['programs']
             self.check_files()
             why = self.import_all(record, left_out)
@@ -346,7 +349,9 @@ class Parent:
         except Exception as error:  # pylint: disable=broad-except
             socket.send((str(error) if isinstance(error, Cold) else f'changed\nthe hand-over failed: {error!r}').encode())
             with open('/proc/self/cmdline', 'rb') as file:
-                os.execve('/proc/self/exe', file.read().split(b'\0')[:-1], environment)
+                # The new file, where somebody has replaced the interpreter.
+                program = sys.executable if os.access(sys.executable or '', os.X_OK) else '/proc/self/exe'
+                os.execve(program, file.read().split(b'\0')[:-1], environment)
 
     def warm_up(self, told):
         """Makes this process what a worker with this environment would be after its imports. Cold: it cannot be."""

@@ -2,14 +2,11 @@
 
 import collections
 import errno
-import glob
 import io
 import logging
 import mmap
 import os
 import pickle
-import resource
-import sys
 import threading
 import time
 import types
@@ -22,44 +19,8 @@ from convene.checkpoint import Checkpoint
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-
-FOLDER = sys.argv[1]
-said = []
-
-
-class Said(logging.Handler):
-
-    def emit(self, record):
-        said.append(record.getMessage())
-
-
-def words(call, kind):
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f'no {kind.__name__}')
-
-
-def state_of(step, size=1000):
-    return {'w': torch.full((size,), float(step)), 'rank': dist.get_rank(), 'nested': [{'step': step, 'b': torch.tensor([True, False])}]}
-
-
-def begun(name, *arguments, **options):
-    checkpoint = Checkpoint(name and os.path.join(FOLDER, name), *arguments, **options)
-    return checkpoint, checkpoint.load()
-
-
-def forget_memory():
-    """The machine was lost: nothing stands but the disk."""
-    dist.barrier()
-    if dist.get_rank() == 0:
-        os.truncate(os.environ['CONVENE_MEMORY'], 0)
-    dist.barrier()
-
-
-def files(name):
-    return sorted(glob.glob(f'{FOLDER}/{name}/*rank-{dist.get_rank()}-of-2.state'))
+import torch_checkpoint_disk_cases
+from torch_checkpoint_parts import FOLDER, Said, begun, forget_memory, new_epoch, said, state_of, words
 
 
 def kinds_of_values():
@@ -126,7 +87,7 @@ def no_memory_for_what_comes():
 
     short = types.SimpleNamespace(mmap=none_left, MAP_PRIVATE=mmap.MAP_PRIVATE)
     if dist.get_rank() == 1:
-        checkpoint._look = lambda: ([], '')
+        checkpoint._look = lambda: ([], (0, 0), '')
         checkpoint_source.mmap = short
     assert 'step 2: rank 1 has no memory for ' in words(checkpoint.load, MemoryError)
     checkpoint_source.mmap = mmap
@@ -180,13 +141,38 @@ def too_little_memory():
     real = checkpoint_copies.available_bytes
     for step in (2, 3):
         checkpoint_copies.available_bytes = lambda: 0 if dist.get_rank() == 1 else real()
-        assert checkpoint.save(state_of(step, 10000), step) == (dist.get_rank() == 0)
+        assert not checkpoint.save(state_of(step, 10000), step) and not checkpoint.save(state_of(step, 10000), step)
     checkpoint_copies.available_bytes = real
     assert dist.get_rank() == 0 or 'bytes more for copies, 0 are free' in said[-1]
     checkpoint, (step, state) = begun(None)
     assert step == 1 and state['w'][0] == 1 and state['rank'] == dist.get_rank()
     assert checkpoint.save(state_of(4, 30000), 4)  # another shape
     assert begun(None)[1][1]['w'].shape == (30000,)
+
+
+def a_step_that_found_too_little_memory_again():
+    """Both ranks have it then, in memory and on disk; of replicated states, too, whose answer is that of the rank with the copy."""
+    forget_memory()
+    real = checkpoint_copies.available_bytes
+    for replicated in (False, True):
+        checkpoint, _ = begun(f'again{replicated}', replicated=replicated)
+        state = state_of(1, 50000)
+        checkpoint_copies.available_bytes = lambda: 0 if dist.get_rank() != replicated else real()
+        assert not checkpoint.save(state, 1)
+        checkpoint_copies.available_bytes = real
+        calls, tell = [], checkpoint._tell
+        checkpoint._tell = lambda *arguments, tell=tell: (calls.append(1), tell(*arguments))[1]
+        assert checkpoint.save(state, 1) and len(calls) == 2
+        checkpoint.wait()
+        assert checkpoint.save(state, 1) and len(calls) == 3  # It stands, and nobody asks whether it does.
+        for step in range(2, 6):
+            assert checkpoint.save(state, step)
+            checkpoint._prepared.result() if checkpoint._prepared else None
+            checkpoint.wait()
+        calls.clear()
+        assert checkpoint.save(state, 6) and len(calls) == 1
+        assert begun(f'again{replicated}', replicated=replicated)[1][0] == 6
+        forget_memory()
 
 
 def memory_for_what_all_ranks_need():
@@ -212,19 +198,22 @@ def memory_for_what_all_ranks_need():
 
 def states_of_other_folders():
     forget_memory()
-    Checkpoint._folders.clear()
     first, _ = begun('first')
     assert first.save(state_of(1000), 1000)
     second, found = begun('second')
     assert found is None and second.save(state_of(1), 1)
     assert 'another Checkpoint of this process has saved' in words(lambda: first.save(state_of(1001), 1001), RuntimeError)
-    # A new process, within and behind the first stage.
-    Checkpoint._folders.clear()
+    # New workers, within and behind the first stage.
+    new_epoch()
     assert begun('first')[1][0] == 1000 and begun('second')[1][0] == 1 and second.save(state_of(2), 2)
-    # Another name for the folder at each start: the memory counts. A state that this process saved for another folder does not.
-    Checkpoint._folders.clear()
+    # Another name for the folder at each start: the memory counts. A state that another stage, or another program of
+    # this start, has looked at or saved does not.
+    new_epoch()
     assert begun('named by the clock')[1][0] == 2 and 'saved for another folder' in said[-1]
-    assert begun('third')[1] is None
+    third, found = begun('third')
+    assert found is None and third.save(state_of(1), 1) and begun('third program')[1] is None
+    new_epoch()
+    assert begun('third')[1][0] == 1 and begun('third program')[1] is None
     # Two at once.
     model, _ = begun('model')
     other, _ = begun('other')
@@ -238,7 +227,7 @@ def states_of_other_folders():
     if dist.get_rank() == 0:
         os.symlink(f'{FOLDER}/model', f'{FOLDER}/way')
     dist.barrier()
-    Checkpoint._folders.clear()
+    new_epoch()
     before = len(said)
     assert begun('way')[1][0] == 4 and len(said) == before
     # A folder without any state, and states of another number of ranks in memory.
@@ -246,21 +235,19 @@ def states_of_other_folders():
     wide, _ = begun('wide')
     wide._owned = (dist.get_rank(), 4)
     assert wide.save(state_of(1), 1)
-    Checkpoint._folders.clear()
+    new_epoch()
     assert 'there is one of 4 ranks' in words(lambda: begun('elsewhere'), ValueError)
     forget_memory()
-    Checkpoint._folders.clear()
 
 
 def a_copy_of_an_older_build():
     forget_memory()
     checkpoint, _ = begun(None)
     real = checkpoint_copies.seal_copy
-    checkpoint_copies.seal_copy = lambda window, header, index, _folder: real(window, header, index)
+    checkpoint_copies.seal_copy = lambda window, header, index, _saver: real(window, header, index)
     assert checkpoint.save(state_of(1), 1)
     checkpoint_copies.seal_copy = real
     assert begun('newer')[1][0] == 1
-    Checkpoint._folders.clear()
 
 
 def ranks_that_a_worker_made():
@@ -280,131 +267,6 @@ def ranks_that_a_worker_made():
     checkpoint, _ = begun('spawned same', replicated=True)
     assert checkpoint.save({'w': torch.ones(3)}, 1) and checkpoint._held == [[(checkpoint._generation, 1), None], [None, None]][dist.get_rank()]
     os.environ['LOCAL_RANK'] = local_rank
-    Checkpoint._folders.clear()
-
-
-def a_folder_that_goes():
-    forget_memory()
-    before = os.getcwd()
-    os.chdir(FOLDER)
-    checkpoint = Checkpoint('goes')
-    os.chdir(before)
-    checkpoint.load()
-    assert checkpoint.save(state_of(1), 1)
-    checkpoint.wait()
-    dist.barrier()
-    if dist.get_rank() == 0:
-        os.rename(f'{FOLDER}/goes', f'{FOLDER}/good')
-    dist.barrier()
-    assert checkpoint.save(state_of(2), 2)
-    checkpoint.wait()
-    assert len(files('good')) == len(files('goes')) == 1, said[-1]
-    # A file that cannot be removed.
-    kept = files('goes')[0]
-    os.unlink(kept)
-    os.mkdir(kept)
-    for step in range(3, 9):
-        assert checkpoint.save(state_of(step), step)
-        checkpoint.wait()
-    assert os.path.isdir(kept) and '/step-8.' in files('goes')[-1], said[-1]
-
-
-def disk():
-    forget_memory()
-    checkpoint, found = begun('disk')
-    assert found is None
-    for step in range(1, 9):
-        assert checkpoint.save(state_of(step), step, to_disk=step != 7)
-        checkpoint.wait()
-    assert 2 <= len(files('disk')) <= 5, files('disk')
-    forget_memory()
-    step, state = begun('disk')[1]
-    assert step == 8 and state['w'][0] == 8 and state['rank'] == dist.get_rank()
-    part = files('disk')[0] + '.part'
-    open(part, 'wb').close()
-    begun('disk')
-    assert not os.path.exists(part)
-    newest = [name for name in files('disk') if '/step-8.' in name]
-    if dist.get_rank() == 1:
-        with open(newest[0], 'r+b') as out:
-            out.seek(9000)
-            out.write(b'?')
-    dist.barrier()
-    step, state = begun('disk')[1]
-    assert step == 6 and state['w'][0] == 6 and 'not those that were written' in said[-1], (step, said)
-    # A file that is missing on one rank: the newest that both have.
-    dist.barrier()
-    if dist.get_rank() == 0:
-        os.unlink([name for name in files('disk') if '/step-6.' in name][0])
-    dist.barrier()
-    assert begun('disk')[1][0] == 5
-    assert 'of 2 ranks' in words(lambda: begun('disk', replicated=True), ValueError)
-
-
-def files_of_another_number_of_ranks():
-    """They go when all of today's ranks have a newer state on disk, and not before."""
-    forget_memory()
-    folder = f'{FOLDER}/others'
-    window = mmap.mmap(-1, 2 * checkpoint_copies.PAGE)
-    checkpoint_copies.seal_copy(window, checkpoint_copies.Header(1, 5, dist.get_rank(), 3, 1, 2 * checkpoint_copies.PAGE, 0), b'i')
-    checkpoint_copies.Folder(folder, dist.get_rank(), 3).write((1, 5), window)
-    old, newer = (f'{folder}/step-{step}.generation-1.rank-{dist.get_rank()}-of-3.state' for step in ('5', '9'))
-    os.link(old, newer + '.part')
-    dist.barrier()
-    checkpoint = Checkpoint(folder)
-    assert checkpoint.load(like={}) is None
-    real = checkpoint_copies.Folder.write
-    for step, fails in ((6, dist.get_rank() == 1), (7, False), (8, False)):
-        checkpoint_copies.Folder.write = full_disk_error if fails else real
-        assert checkpoint.save(state_of(step), step)
-        checkpoint.wait()
-        dist.barrier()
-        assert os.path.exists(old) == (step < 8), step  # Of step 6 one rank has no file; 7 is known to all at the next save.
-    checkpoint_copies.Folder.write = real
-    assert os.path.exists(newer + '.part')
-    for step in (9, 10):
-        assert checkpoint.save(state_of(step), step)
-        checkpoint.wait()
-        dist.barrier()
-    assert not os.path.exists(newer + '.part')
-
-
-def full_disk_error(*_arguments):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def a_slow_disk():
-    """Saves come faster than the disk takes them: none is lost."""
-    forget_memory()
-    checkpoint, _ = begun('slow')
-    real = checkpoint_copies.Folder.write
-    checkpoint_copies.Folder.write = lambda *arguments: (time.sleep(0.03), real(*arguments))
-    begin = len(said)
-    for step in range(1, 13):
-        assert checkpoint.save(state_of(step), step)
-    checkpoint.wait()
-    checkpoint_copies.Folder.write = real
-    assert not [line for line in said[begin:] if 'not on disk' in line], said[begin:]
-    assert checkpoint.save(state_of(13), 13, to_disk=False) and checkpoint.save(state_of(13), 13)
-    checkpoint.wait()
-    forget_memory()
-    assert begun('slow')[1][0] == 13
-
-
-def full_disk():
-    forget_memory()
-    checkpoint, _ = begun('full')
-    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2)
-    checkpoint.wait()
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
-    assert checkpoint.save(state_of(3), 3)
-    checkpoint.wait()
-    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert 'step 3 is not on disk, an older one is' in said[-1] and not glob.glob(f'{FOLDER}/full/*rank-{dist.get_rank()}-*.part'), said
-    assert begun('full')[1][0] == 3  # memory has it
-    forget_memory()
-    assert begun('full')[1][0] == 2
 
 
 def a_newer_life_goes_first():
@@ -521,7 +383,7 @@ def one_copy_for_all_ranks():
     # Only rank 0 looks at the state, and all hear of it.
     assert ('dense', 'the state of rank 0')[dist.get_rank()] in words(lambda: checkpoint.save({'s': torch.eye(3).to_sparse()}, 3), TypeError)
     assert begun('same', replicated=True)[1][0] == 2
-    assert os.listdir(f'{FOLDER}/same') == [f'step-1.generation-{(1 << 20) + 1}.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
+    assert os.listdir(f'{FOLDER}/same') == [f'step-1.generation-{checkpoint._generation}.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
     forget_memory()
     assert begun('same', replicated=True)[1][0] == 1
 
@@ -535,13 +397,16 @@ def without_an_agent():
     os.environ['CONVENE_MEMORY'] = path
 
 
+CASES = (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half, too_little_memory,
+         a_step_that_found_too_little_memory_again, memory_for_what_all_ranks_need, states_of_other_folders, a_copy_of_an_older_build,
+         ranks_that_a_worker_made, *torch_checkpoint_disk_cases.CASES, a_newer_life_goes_first, shards, pieces_alone, a_sharded_model,
+         a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent)
+
+
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half,
-                 too_little_memory, memory_for_what_all_ranks_need, states_of_other_folders, a_copy_of_an_older_build, ranks_that_a_worker_made,
-                 a_folder_that_goes, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
-                 a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
+    for case in CASES:
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import unittest
+import zipfile
 
 from tests.support.convene_testing import CONVENE, environment_of, find_program, free_port, processes_with, wait_until
 from tests.support.terminals import Terminal
@@ -169,6 +170,50 @@ class WarmTest(WarmTestCase):
         self.kill_worker(3)
         self.said(job, '2 of 2 workers start from spares', 2)
         self.facts(4)
+        self.end(job)
+
+    def test_a_module_that_changes_between_the_two_tellings_of_a_start_is_not_of_the_spares(self):
+        """The parent has imported it as it was, and the second record has the stamp of the changed file."""
+        self.write('packages/mine.py', 'value = "old"\n')
+        steps = ('import plain, mine\nfrom torch import distributed\nfrom torch.optim import optimizer\nEPOCH = int(os.environ["CONVENE_EPOCH"])\n'
+                 'distributed.init_process_group()\nwhile not os.path.exists(f"{os.path.dirname(__file__)}/changed"):\n    time.sleep(0.01)\n'
+                 'optimizer.step()\noptimizer.step()')
+        job = self.train(imports=steps)
+        self.said(job, 'spares that are ready to become workers: 2')
+        self.write('packages/mine.py', 'value = "new, and longer"\n')
+        self.write('changed', '')
+        self.facts(1)
+        self.said(job, f'the workers start cold, until a start has been seen again: {self.path("packages/mine.py")} has changed')
+        self.kill_worker(1)
+        self.facts(2)
+        self.assertNotIn('start from spares', self.end(job))
+
+    def test_a_zip_of_modules_that_changes_starts_cold(self):
+        with zipfile.ZipFile(self.path('packages/modules.zip'), 'w') as modules:
+            modules.writestr('zipped.py', 'value = 1\n')
+        job = self.train(imports='import zipped', PYTHONPATH=f'{self.path("packages")}:{self.path("packages/modules.zip")}')
+        self.facts(1)
+        self.wait_for_spares(job)
+        with zipfile.ZipFile(self.path('packages/modules.zip'), 'a') as modules:
+            modules.writestr('more.py', '')
+        self.kill_worker(1)
+        self.said(job, f'until a start has been seen again: {self.path("packages/modules.zip")}/zipped.py has changed')
+        self.facts(2)
+        self.end(job)
+
+    def test_an_interpreter_that_is_replaced_is_the_new_one(self):
+        interpreter = self.path('bin/python3')
+        os.mkdir(self.path('bin'))
+        shutil.copy2(os.path.realpath(sys.executable), interpreter)
+        job = self.train(interpreter, '-u', self.path('script.py'), imports='import plain', PYTHONHOME=sys.base_prefix)
+        self.facts(1)
+        self.wait_for_spares(job)
+        shutil.copy2(interpreter, self.path('bin/new'))
+        os.rename(self.path('bin/new'), interpreter)
+        self.kill_worker(1)
+        self.said(job, f'until a start has been seen again: {interpreter} has changed')
+        self.facts(2)
+        self.assertEqual(os.readlink(f'/proc/{self.starts()[2, 1]}/exe'), interpreter)
         self.end(job)
 
     def test_what_forks_would_share_is_left_out_in_words(self):

@@ -18,6 +18,9 @@ SETUP = 'worker_runtime/trainer/setup.cc'
 
 MUTATIONS = [
     Mutation('a spare runs with a script that has changed', PYTHON, 'if stamp(path) != known:', 'if False:', SEEN),
+    Mutation('spares have a module as it was before its second record', PYTHON, '            self.check_files()  # This', '            # This', SEEN),
+    Mutation('a zip of modules may change', PYTHON, 'return stamp(os.path.dirname(path))', 'return None', SEEN),
+    Mutation('a replaced interpreter goes on as the old one', PYTHON, 'program = sys.executable if', "program = '/proc/self/exe' if", SEEN),
     Mutation('no start waits for its spares', START, 'warm_pool_ != nullptr && warm_pool_->HoldsStart()', 'false', SEEN),
     Mutation('a start waits for ever', PLAN_HEADER, 'return now < start_by_ && ready', 'return now < start_by_ + absl::Hours(9) && ready', PLANNED),
     Mutation('a start waits for spares that cannot come', PLAN_HEADER, 'phase_ != Phase::kUnknown && phase_ != Phase::kOff;', 'true;', PLANNED),

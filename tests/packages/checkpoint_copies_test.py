@@ -79,10 +79,19 @@ class CheckpointCopiesTest(unittest.TestCase):
         self.assertEqual(copies.folder_number(''), copies.folder_number(None))
         fd = os.memfd_create('memory')
         memory = copies.Memory(f'/proc/{os.getpid()}/fd/{fd}', 0, 1)
-        for half, folder in ((0, []), (1, [copies.folder_number('/a')])):
-            copies.seal_copy(memory.reserve(half, 2 * copies.PAGE), copies.Header(1, half, 0, 1, 1, 2 * copies.PAGE, 0), b'i', *folder)
-        self.assertEqual([place.folder for place in memory.copies()], [copies.ANY_FOLDER, copies.folder_number('/a')])
+        saver, later = copies.User(copies.folder_number('/a'), 1), copies.User(copies.folder_number('/b'), 2)
+        for half, savers in ((0, []), (1, [saver])):
+            copies.seal_copy(memory.reserve(half, 2 * copies.PAGE), copies.Header(1, half, 0, 1, 1, 2 * copies.PAGE, 0), b'i', *savers)
+        places = memory.copies()
+        self.assertEqual([(place.folder, place.user) for place in places], [(copies.ANY_FOLDER, (copies.ANY_FOLDER, 0)), (saver.folder, saver)])
+        memory.mark(places, later)
+        self.assertEqual([(place.folder, place.user) for place in memory.copies()], [(copies.ANY_FOLDER, later), (saver.folder, later)])
         os.close(fd)
+
+    def test_a_copy_is_of_another_program_where_that_has_used_it_in_this_epoch(self):
+        own = copies.User(7, 3)
+        for used, is_of_another in (((7, 3), False), ((8, 3), True), ((8, 2), False), ((copies.ANY_FOLDER, 3), False)):
+            self.assertEqual(copies.is_of_another(copies.User(*used), own), is_of_another, used)
 
     def test_one_memory_by_two_names(self):
         fd, other = os.memfd_create('memory'), os.memfd_create('memory')

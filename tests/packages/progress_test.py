@@ -49,6 +49,17 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual((code, sequence, step, flags, phase.rstrip(b'\0')), (0, 2, 3, 1, b'validation'))
         self.assertEqual(pid, int(text))
 
+    def test_a_number_of_any_kind_ends_no_worker(self):
+        """A clock goes back, a sum of a float mask, a loss that is lost: a page has whole numbers, and no number counts 0."""
+        code, text = self.run_script('p = progress.Progress()\nfor odd in (-1e-9, float("nan"), float("inf"), 1e40, 2.0):\n'
+                                     '    p.tell(7.0, compute_s=odd, wait_s=odd, data_s=odd, checkpoint_s=odd, tokens=odd, memory_bytes=odd)\n'
+                                     'p.tell(float("nan"), tokens=3)')
+        with open(self.page, 'rb') as file:
+            page = file.read()
+        self.assertEqual((code, text, self.told()[:2]), (0, '', (12, 0)))
+        *times, tokens, memory, _ = struct.unpack_from('<7Q', page, 64)
+        self.assertEqual((times, tokens, memory), ([(1 << 62) - 1] * 4, (1 << 62) - 1, 2))
+
     def test_a_signal_asks_for_the_stacks_of_all_threads(self):
         code, text = self.run_script('import threading\nthreading.Thread(target=time.sleep, args=(1,)).start()\np = progress.Progress()\n'
                                      f'def stands():\n    {ASKED.strip().splitlines()[0]}\n    time.sleep(0.1)\nstands()\np.tell(1)')

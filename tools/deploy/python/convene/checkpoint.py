@@ -25,6 +25,7 @@ from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
 from . import checkpoint_peers as peers
 from . import checkpoint_pieces as pieces
+from .checkpoint_behind import Behind
 from .checkpoint_copies import Name
 from .checkpoint_source import Source
 
@@ -41,6 +42,10 @@ def _names(told: List[Name]) -> List[Name]:
     return [name for name in told if name != _NONE]
 
 
+def _states(held: Sequence[choice.Held]) -> Set[choice.State]:
+    return {state for of_rank in held for kind in of_rank for state in kind}
+
+
 class _Room(NamedTuple):
     """In bytes, before any rank takes memory for a save: what each half of this rank needs, what all ranks of the node take now, and with their other halves,
     too; what is free."""
@@ -54,8 +59,9 @@ class _Readable:
     """The copies that this rank can read."""
 
     def __init__(self, places: Iterable[copies.Place]) -> None:
+        self.places = list(places)
         self._kinds: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
-        for place in places:
+        for place in self.places:
             state = (*place.header.name, place.header.world_size)
             self._kinds[place.is_file].setdefault(state, {})[place.header.owner] = place
 
@@ -75,7 +81,6 @@ class Checkpoint:
     """
     _saver: ClassVar[Optional[weakref.ref]] = None  # the Checkpoint of this process that has saved last
     _saves: ClassVar[int] = 0  # of all Checkpoints of this process
-    _folders: ClassVar[Set[int]] = set()  # those that this process has loaded from
 
     def __init__(self, folder: Optional[str] = None, replicated: bool = False, replicas: int = 0) -> None:
         """folder: where states are written to; none: they stand in memory only. replicated: all ranks have the same state (DDP), so that one copy a node
@@ -103,18 +108,18 @@ class Checkpoint:
         self._has_agent = any(memories)
         self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
-        self._folder_number = copies.folder_number(folders[0])  # one for all ranks, where each has a folder of its own, too
+        # One folder's number for all ranks, where each has a folder of its own, too.
+        self._user = copies.User(copies.folder_number(folders[0]), int(os.environ.get('CONVENE_EPOCH', '0')))
         self._saves_seen = 0
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
         self._loaded: Optional[Name] = None
-        # The last step, whether its copy stands, and whether it goes to the disk.
-        self._saved: Tuple[int, bool, bool] = (-1, False, False)
+        self._saved: Tuple[int, bool] = (-1, False)  # the last step, and whether this rank's copy goes to the disk
+        self._lost: Optional[Tuple[int, str]] = None  # the step that the disk has not taken, and why; None: it has the last one
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
-        # A thread that stays: the start of one would hold a save until it runs. The interpreter waits at its end until all files are whole.
-        self._behind = futures.ThreadPoolExecutor(1, 'convene-checkpoint')
+        self._behind = Behind('convene-checkpoint')
         self._prepared: Optional[futures.Future] = None  # the memory of the second half
         self._written: List[Optional[futures.Future]] = [None, None]  # by the half that is read
 
@@ -166,24 +171,28 @@ class Checkpoint:
         Raises, on all ranks: ValueError where there are only states of another number of ranks, or `like` does not say how to lay out a tensor; OSError
         where a rank cannot look into the folder; MemoryError where a rank has no memory for the state, which stands.
         """
-        known, unread = self._look()
-        of_folder = (self._folder_number, copies.ANY_FOLDER)
+        self._settle()
+        known, newest_file, unread = self._look()
+        of_folder = (self._user.folder, copies.ANY_FOLDER)
         own = _Readable(place for place in known if place.folder in of_folder)
-        # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what this process itself has kept
-        # for another folder is another state.
-        strange = _Readable(() if self._folders - {self._folder_number} else (place for place in known if place.folder not in of_folder))
-        told = self._tell_any((own.held(), strange.held(), max((place.header.generation for place in known), default=0), unread, like is not None,
-                               int(os.environ.get('CONVENE_EPOCH', '0'))))
-        held, held_strange, newest, problems, can_reshard, epochs = zip(*told)
-        for rank, why in enumerate(problems):
-            if why:
-                raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
-        self._generation = choice.next_generation(max(newest), max(epochs))
-        self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
+        # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what another stage or program has
+        # used in this epoch is another state.
+        is_stage = any(copies.is_of_another(place.user, self._user) for place in known)
+        strange = _Readable(() if is_stage else (place for place in known if place.folder not in of_folder))
+        newest = max([newest_file[0], *(place.header.generation for place in known)])
+        told = self._tell_any((own.held(), strange.held(), newest, newest_file, unread, like is not None, self._user.epoch))
+        held, held_strange, generations, files, problems, can_reshard, epochs = zip(*told)
+        self._refuse(problems)
+        self._generation = choice.next_generation(max(generations), max(epochs))
+        self._saved, self._loaded, self._held, self._lost = (-1, False), None, self._memory.held(), None
         self._saves_seen = Checkpoint._saves
-        self._folders.add(self._folder_number)
+        self._memory.mark(known, self._user)
         world_size = None if all(can_reshard) else self._owned[1]
         mine, other = (choice.choose_state(each, world_size, ()) for each in (held, held_strange))
+        has_files = max(files) != _NONE
+        if has_files and (mine is None or mine[0][:2] < max(files)):
+            own, held = self._look_into_files(own)
+            mine, has_files = choice.choose_state(held, world_size, ()), False
         has_own = any(kind for of_rank in held for kind in of_rank)
         if mine is None and (other is not None or not has_own):
             if other is not None:
@@ -191,10 +200,10 @@ class Checkpoint:
             own, held = strange, held_strange
         elif mine is not None and other is not None and other[0][:2] > mine[0][:2]:
             _log.warning('the memory has step %d, saved for another folder; step %d of this one is loaded', other[0][1], mine[0][1])
-        return self._load(own, held, world_size, like)
+        return self._load(own, held, world_size, like, has_files)
 
-    def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any) -> Optional[Tuple[int, Any]]:
-        of_any = {state for of_rank in held for kind in of_rank for state in kind}
+    def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any, has_files: bool) -> Optional[Tuple[int, Any]]:
+        """has_files: there are some that no rank has looked into, because what stands in memory is as new."""
         refused: Set[choice.State] = set()
         while (chosen := choice.choose_state(held, world_size, refused)) is not None:
             state, readers = chosen
@@ -205,44 +214,66 @@ class Checkpoint:
             except OSError as error:
                 _log.warning('step %d is not loaded, an older one is: %s', name[1], error)
                 refused.add(state)
+                if has_files:
+                    readable, held = self._look_into_files(readable)
+                    has_files = False
                 continue
             except (ValueError, MemoryError) as error:
                 raise type(error)(f'convene.checkpoint: step {name[1]}: {error}') from error
             self._loaded = name
-            newer = [ranks for generation, _, ranks in of_any if generation > name[0] and ranks != self._owned[1]]
+            newer = [ranks for generation, _, ranks in _states(held) if generation > name[0] and ranks != self._owned[1]]
             if newer:
                 _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which are not whole, or need load(like=state)', name[1],
                              state[2], newer[0])
             return name[1], found
-        others = sorted({ranks for _, _, ranks in of_any} - {self._owned[1]})
+        others = sorted({ranks for _, _, ranks in _states(held)} - {self._owned[1]})
         if others and world_size is not None:
             raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. '
                              'load(like=state) takes its DTensors (FSDP2) for any number of ranks; with replicated=True (all ranks have the same state) any '
                              'number can load it; else as many ranks can, or remove it to begin anew')
-        if of_any:
+        if _states(held):
             _log.warning('no step is whole on all ranks: the job begins anew')
         return None
 
-    def _look(self) -> Tuple[List[copies.Place], str]:
-        """(the whole copies that this rank can see, why it cannot look into the folder)."""
+    def _settle(self) -> None:
+        """Until what this process has saved stands."""
         saver = Checkpoint._saver and Checkpoint._saver()
         for checkpoint in {self, saver or self}:
             try:
                 checkpoint.wait()
             except OSError as error:
                 _log.warning('%s; the states that it has are looked at', error)
+
+    def _look(self) -> Tuple[List[copies.Place], Name, str]:
+        """(the whole copies in the memory of this node, the newest name of a file, why this rank cannot look)."""
         try:
-            if self._writes_here:
-                self._folder.remove_parts()
-            return self._memory.copies() + (self._folder.copies() if self._folder else []), ''
+            return self._memory.copies(), (self._folder and self._folder.newest()) or _NONE, ''
         except OSError as error:
-            return [], str(error)
+            return [], _NONE, str(error)
+
+    def _look_into_files(self, in_memory: _Readable) -> Tuple[_Readable, List[choice.Held]]:
+        """(the copies that this rank can read in memory and files, those of all ranks). Each rank opens the files of all ranks and steps."""
+        found, why = in_memory, ''
+        try:
+            found = _Readable([*in_memory.places, *(self._folder.copies() if self._folder else ())])
+        except OSError as error:
+            why = str(error)
+        held, problems = zip(*self._tell_any((found.held(), why)))
+        self._refuse(problems)
+        return found, list(held)
+
+    @staticmethod
+    def _refuse(problems: Sequence[str]) -> None:
+        for rank, why in enumerate(problems):
+            if why:
+                raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
 
     def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
-        """Returns when the copy stands in memory: True; to the disk it is written behind the training. The state may change from then on.
+        """True on all ranks: the copies of all ranks stand in memory; to the disk they are written behind the training. The state may change from then on.
 
-        False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
-        to save; the same step again writes to the disk, if only now that is wanted, and else does nothing. All ranks call it.
+        False on all ranks, with a word in the log of at least one: there was too little memory, or the disk still read the older copy; the older state
+        stands. Steps grow from save to save. The same step again, with the same state, is copied where its copy does not stand, and written to the disk, if
+        only now that is wanted, or the disk has refused it; else it does nothing. All ranks call it.
         Raises, on all ranks, TypeError for a state of any rank that load() would not read (on that rank itself, whatever its parts raise), and ValueError for
         a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once, and where another Checkpoint has saved since load().
         """
@@ -272,8 +303,9 @@ class Checkpoint:
             _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
         size = copies.data_offset(len(plan.index)) + plan.data_bytes if plan is not None else 0
         needs = tuple(self._memory.needed(half, size) if size else 0 for half in copies.HALVES)
+        is_sure = tuple(int(self._is_sure(half, size)) for half in copies.HALVES)
         free = copies.available_bytes() if any(needs) else sys.maxsize
-        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), needs, *(name or _NONE for name in self._held),
+        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), needs, is_sure, *(held or _NONE for held in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
         if problem is not None:
             raise problem
@@ -282,20 +314,27 @@ class Checkpoint:
                             'says why)')
         if len(set(steps)) > 1 or step < self._saved[0]:
             raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
-        in_memory = copies.newest_common([_names(row[2:4]) for row in told if row[0][0]])
-        on_disk = copies.newest_common([_names(row[4:]) for row in told if row[0][1]] or [[]])
-        _, stands, goes_to_disk = self._saved
-        if step != self._saved[0]:
-            keep = [in_memory, self._loaded]
-            here = [(row[1], row[2:4]) for row, node in zip(told, self._nodes) if node == self._nodes[self._rank]]
-            room = _Room(needs, *copies.still_needed(here, keep), free)
-            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), keep, room), False
+        in_memory = copies.newest_common([_names(row[3:5]) for row in told if row[0][0]])
+        on_disk = copies.newest_common([_names(row[5:]) for row in told if row[0][1]] or [[]])
+        name, keep = (self._generation, step), [in_memory, self._loaded]
+        lacking = {rank: row for rank, row in enumerate(told) if row[0][0] and name not in row[3:5]}
+        stands = True
+        if lacking:
+            here = [(row[1], row[3:5]) for rank, row in lacking.items() if self._nodes[rank] == self._nodes[self._rank]]
+            if self._rank in lacking:
+                stands = self._copy(plan, name, keep, _Room(needs, *copies.still_needed(here, keep), free))
             if self._peers is not None:
-                self._peers.begin((self._generation, step), self._windows[self._held.index((self._generation, step))] if stands else None, keep)
+                self._peers.begin(name, self._windows[self._held.index(name)] if stands else None, keep)
+        goes_to_disk = self._saved == (step, True) and (self._lost is None or self._lost[0] != step)
         if stands and to_disk and not goes_to_disk and self._writes_here:
-            self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
-        self._saved = (step, stands, goes_to_disk or to_disk)
-        return stands
+            self._write(name, copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
+        self._saved = (step, stands and (goes_to_disk or to_disk))
+        is_known = all(row[2][copies.half_to_write(row[3:5], keep)] for row in lacking.values())
+        return is_known or all(row[0][0] for row in self._tell([(int(stands), 0)], step)[0])
+
+    def _is_sure(self, half: int, size: int) -> bool:
+        """Whether a copy of this size into the half cannot fail: its memory is there, and the disk does not read it."""
+        return self._memory.is_ready(half, size) and (self._written[half] is None or self._written[half].done())
 
     def _take_turn(self, step: int) -> None:
         if not self._has_agent:
@@ -324,7 +363,7 @@ class Checkpoint:
         for tensor, piece in plan.tensors:
             if tensor.numel() > 0:
                 piece.of(data).copy_(tensor)
-        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index, self._folder_number)
+        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index, self._user)
         self._held[half] = name
         self._windows[half] = window
         if self._prepared is None and room.wanted_in_all <= room.free:
@@ -345,11 +384,14 @@ class Checkpoint:
 
         def run() -> None:
             try:
+                self._folder.remove_parts()  # Not where the folder is loaded: another job may look at the states of one that writes.
                 self._folder.remove(remove)
                 self._folder.remove_replaced(whole)
                 self._folder.write(name, window)
+                self._lost = None
             except OSError as error:
                 _log.warning('step %d is not on disk, an older one is: %s', name[1], error)
+                self._lost = name[1], str(error)
 
         self._written[half] = self._behind.submit(run)
 
@@ -362,8 +404,14 @@ class Checkpoint:
                 raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s') from None
 
     def wait(self) -> None:
-        """Until the disk, and the other nodes, have all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""
+        """Until the disk, and the other nodes, have all that was saved.
+
+        Raises OSError where the disk has not taken it within 10 minutes for each of two states, or has refused the last one. On this rank alone: on the one
+        that writes. The same step may be saved again.
+        """
         if self._peers is not None:
             self._peers.wait()
         for half in copies.HALVES:
             self._wait_for(half)
+        if self._lost is not None:
+            raise OSError(f'convene.checkpoint: step {self._lost[0]} is not on disk, an older one is: {self._lost[1]}')

@@ -6,7 +6,8 @@ checksum and the index:
     header (a page) | index: a pickle, padded to a page | data
 
 In memory the header's seal is written last, and taken away before the window is written again: a copy that a death cut short is no copy. Behind the seal
-the header names the folder that the copy's job writes to. A file gets its name when it is whole, and ends with a checksum of all its bytes.
+the header names the folder that the copy's job writes to, and who has used the copy last. A file gets its name when it is whole, and ends with a checksum of
+all its bytes.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ MOST_INDEX_BYTES = 1 << 30
 _MAGIC = 0x3168637274636e63  # "cnctrch1": convene-train takes no such copy for one of its own
 _FIELDS = struct.Struct('<Q7q')  # the fields of Header, behind the magic number
 _SEAL = struct.Struct('<Q')
-_FOLDER_AT = _FIELDS.size + _SEAL.size  # a number of _SEAL's format
+_MARKS = struct.Struct('<3Q')  # behind the seal: the folder, and the two of a User
+_MARKS_AT = _FIELDS.size + _SEAL.size
 ANY_FOLDER = 0  # in a copy of an older build
 # worker_runtime/replicas/node_memory.h. convene-train takes the first windows of a rank. A script takes the last two, and two before them for each rank
 # of another node whose state it keeps: a guest.
@@ -54,12 +56,19 @@ class Header(NamedTuple):
         return self.generation, self.step
 
 
+class User(NamedTuple):
+    """The program that saved a copy in memory, or looked at it since: its job's folder_number(), and its epoch."""
+    folder: int
+    epoch: int
+
+
 class Place(NamedTuple):
     """Where a copy stands: in a file, or in a window of the memory at this offset."""
     path: str
     offset: int
     header: Header
     folder: int = ANY_FOLDER  # in memory: folder_number() of the job that saved the copy
+    user: User = User(ANY_FOLDER, 0)  # in memory
 
     @property
     def is_file(self) -> bool:
@@ -84,6 +93,11 @@ def still_needed(ranks: Sequence[Tuple[Sequence[int], Sequence[Optional[Name]]]]
 def folder_number(path: Optional[str]) -> int:
     """PURE. Names the folder in a copy; never ANY_FOLDER. path: absolute; none or '': the states stand in memory only."""
     return 2 + zlib.crc32(os.fsencode(path)) if path else 1
+
+
+def is_of_another(used: User, own: User) -> bool:
+    """PURE. Whether the copy is of another stage or program of this start: not of workers that an earlier epoch lost."""
+    return used.epoch == own.epoch and used.folder not in (own.folder, ANY_FOLDER)
 
 
 def files_to_remove(written: Iterable[Name], keep: Sequence[Optional[Name]], newest: int) -> List[Name]:
@@ -114,11 +128,11 @@ def break_copy(window: mmap.mmap) -> None:
     window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(0)
 
 
-def seal_copy(window: mmap.mmap, header: Header, index: bytes, folder: int = ANY_FOLDER) -> None:
+def seal_copy(window: mmap.mmap, header: Header, index: bytes, saver: User = User(ANY_FOLDER, 0)) -> None:
     fields = _FIELDS.pack(_MAGIC, *header)
     window[PAGE:PAGE + len(index)] = index
     window[:_FIELDS.size] = fields
-    window[_FOLDER_AT:_FOLDER_AT + _SEAL.size] = _SEAL.pack(folder)
+    window[_MARKS_AT:_MARKS_AT + _MARKS.size] = _MARKS.pack(saver.folder, *saver)
     window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(_seal(fields, index))
 
 
@@ -233,10 +247,16 @@ class Memory:
         windows = range(os.fstat(self._fd).st_size // _WINDOW_BYTES + 1) if self._path else ()
         scripts = [window for window in windows if window % _WINDOWS_OF_RANK >= _FIRST_WINDOW - 2 * MOST_GUESTS]
         found = [(window, find(self._fd, window * _WINDOW_BYTES)) for window in scripts]
-        return [Place(self._path, window * _WINDOW_BYTES, header, self._folder_in(window * _WINDOW_BYTES)) for window, header in found if header]
+        return [self._place(window * _WINDOW_BYTES, header) for window, header in found if header]
 
-    def _folder_in(self, offset: int) -> int:
-        return _SEAL.unpack(os.pread(self._fd, _SEAL.size, offset + _FOLDER_AT))[0]
+    def _place(self, offset: int, header: Header) -> Place:
+        folder, *user = _MARKS.unpack(os.pread(self._fd, _MARKS.size, offset + _MARKS_AT))
+        return Place(self._path, offset, header, folder, User(*user))
+
+    def mark(self, places: Iterable[Place], user: User) -> None:
+        """Of copies(). Each worker of the node may write the same."""
+        for place in places:
+            os.pwrite(self._fd, _MARKS.pack(place.folder, *user), place.offset + _MARKS_AT)
 
     def _taken(self, offset: int) -> int:
         """Bytes of the half at this offset that have memory already."""
@@ -247,8 +267,12 @@ class Memory:
 
     def needed(self, half: int, size: int, guest: int = 0) -> int:
         """Bytes that prepare() would take."""
+        return 0 if self.is_ready(half, size, guest) else max(0, size - self._taken(self._offset(half, guest)))
+
+    def is_ready(self, half: int, size: int, guest: int = 0) -> bool:
+        """Whether reserve() cannot fail."""
         mapped = self._mapped.get((guest, half))
-        return 0 if mapped is not None and len(mapped) >= size else max(0, size - self._taken(self._offset(half, guest)))
+        return mapped is not None and len(mapped) >= size
 
     def reserve(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
@@ -292,6 +316,10 @@ class Folder:
     def _file(self, name: Name) -> str:
         return os.path.join(self._path, 'step-{1}.generation-{0}.rank-{2}-of-{3}.state'.format(*name, *self._owned))
 
+    def newest(self) -> Optional[Name]:
+        """Of all ranks' files, by their names alone."""
+        return max((self._numbers(entry)[0] for entry in self._whole()), default=None)
+
     def copies(self) -> List[Place]:
         """Of all ranks, the whole ones."""
         found = []
@@ -327,8 +355,13 @@ class Folder:
 
     def written(self) -> List[Name]:
         """This rank's names."""
-        numbers = [tuple(map(int, _FILE.fullmatch(entry).groups())) for entry in self._whole()]
-        return sorted((generation, step) for step, generation, *owned in numbers if tuple(owned) == self._owned)
+        return sorted(name for name, owned in map(self._numbers, self._whole()) if owned == self._owned)
+
+    @staticmethod
+    def _numbers(entry: str) -> Tuple[Name, Tuple[int, int]]:
+        """A file's name, and (owner, world size)."""
+        step, generation, *owned = map(int, _FILE.fullmatch(entry).groups())
+        return (generation, step), tuple(owned)
 
     def remove_parts(self) -> None:
         """Files of this rank that a death cut short."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from . import checkpoint_copies as copies
+from .checkpoint_behind import Behind
 from .checkpoint_copies import Name
 
 _log = logging.getLogger('convene.checkpoint')
@@ -62,7 +63,7 @@ class Peers:
         rank = dist.get_rank()
         self._routes = [(of_copy[rank], of_copy.index(rank)) for of_copy in kept]  # (the keeper of this rank's copy, the owner of the guest's)
         self._guests = [memory.held(guest) for guest in range(1, len(kept) + 1)]
-        self._behind = futures.ThreadPoolExecutor(1, 'convene-peers')  # It stays: the start of a thread would hold a save.
+        self._behind = Behind('convene-peers')
         self._sent: Optional[futures.Future] = None
 
     def begin(self, name: Name, window: Optional[mmap.mmap], keep: List[Optional[Name]]) -> None:

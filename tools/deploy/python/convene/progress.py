@@ -9,6 +9,7 @@ nothing but itself: a script without the wheel may copy it.
 """
 
 import faulthandler
+import math
 import mmap
 import os
 import signal
@@ -19,7 +20,13 @@ from typing import Optional
 
 # worker_runtime/contract/progress_page.h
 _DUMPS_ON_SIGNAL = 1
+_MOST = (1 << 62) - 1
 _EVERY_PHASE, _TIMES, _TOKENS, _MEMORY, _LOSS = 2, 4, 8, 16, 32
+
+
+def _count(number: float, least: int = 0) -> int:
+    """The number for the page. A report is not worth a worker: a number out of bounds is the nearest one within, and what is not finite is 0."""
+    return max(least, min(_MOST, int(number))) if math.isfinite(number) else 0
 
 
 def _open(path: str) -> Optional[mmap.mmap]:
@@ -90,14 +97,14 @@ class Progress:
         if wait_s is not None:
             rest_s = (now - self._told_at) / 1e9 - wait_s - data_s - checkpoint_s
             seconds = (max(0, rest_s) if compute_s is None else compute_s, wait_s, data_s, checkpoint_s)
-            self._times = [sum_ns + int(1e9 * more) for sum_ns, more in zip(self._times, seconds)]
+            self._times = [_count(sum_ns + _count(1e9 * more)) for sum_ns, more in zip(self._times, seconds)]
             self._flags |= _TIMES
         self._told_at = now
         if tokens is not None:
-            self._tokens += tokens
+            self._tokens = _count(self._tokens + _count(tokens))
             self._flags |= _TOKENS
         if memory_bytes:
-            self._memory = (memory_bytes, max(memory_bytes, memory_peak_bytes))
+            self._memory = (_count(memory_bytes), _count(max(memory_bytes, memory_peak_bytes)))
             self._flags |= _MEMORY
         if loss is not None:
             self._loss = loss
@@ -105,7 +112,7 @@ class Progress:
         # A handler that the script has set since is not the agent's to call.
         dumps = _DUMPS_ON_SIGNAL if self._dumps and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL else 0
         self._page[8:16] = struct.pack('<Q', self._sequence + 1)
-        self._page[16:136] = struct.pack('<qQII24s7QdII', step, now, self._flags | dumps, self._pid,
+        self._page[16:136] = struct.pack('<qQII24s7QdII', _count(step, -_MOST), now, self._flags | dumps, self._pid,
                                          phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, 0)
         self._sequence += 2
         self._page[8:16] = struct.pack('<Q', self._sequence)
