@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/certificates.h"
 #include "rendezvous/lock/tls_pipe.h"
+#include "rendezvous/net/complaints.h"
 #include "rendezvous/net/connect.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
@@ -247,6 +248,11 @@ class TlsPumpImpl final : public TlsPump {
     const absl::Status moved = connection.pipe->Move();
     if (!moved.ok()) return End(at, moved);
     if (connection.pipe->is_open() && connection.on_opened != nullptr) TellOpened(at);
+    if (absl::IsResourceExhausted(moved) && connection.on_opened == nullptr) {
+      complaints_.Warn(Clock::Real().Now(),
+                       absl::StrCat("TLS: the connection of ", PeerName(connection.pipe->socket()),
+                                    " is closed: ", moved.message()));
+    }
     const uint64_t id = at->first;
     const absl::Status watched_socket =
         Watch(id, connection.pipe->socket(), connection.pipe->WantedOfSocket(),
@@ -354,6 +360,7 @@ class TlsPumpImpl final : public TlsPump {
   uint64_t next_id_ = 0;
 
   mutable Mutex mutex_;
+  Complaints complaints_;
   std::vector<New> new_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> members_ ABSL_GUARDED_BY(mutex_);  // connections by address
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;

@@ -95,6 +95,7 @@ MUTATIONS = [
     Mutation('the pump does not say that bytes are there', f'{LOCK}/tls_pump.cc', '    at->second.pipe->MarkReady(fd);\n', '', PUMP_TEST),
     Mutation('the store takes clients from anywhere', 'rendezvous/server/server.cc', 'tls_ != nullptr && !tls_->HasMemberAt(OtherHost(fd.get()))', 'false',
              '//rendezvous/server:server_test'),
+    Mutation('a guest may renew its keys for ever', f'{LOCK}/tls_pipe.cc', 'if (renewals_ > kMostRenewals) {', 'if (renewals_ < 0) {', PUMP_TEST),
     Mutation('an empty password opens the page', 'rendezvous/web/password.cc', 'return is_join || is_read;', 'return is_join || is_read || password.empty();',
              PASSWORD_TEST),
     Mutation('any page is as open as /healthz', 'rendezvous/web/password.cc', 'request.path == "/healthz"', 'request.path[0] == \'/\'', PASSWORD_TEST),
