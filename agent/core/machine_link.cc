@@ -67,6 +67,7 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
   s_.linked = true;
   s_.ever_linked = true;
   s_.link_deadline = MonotonicTime::InfiniteFuture();
+  s_.told_of_refusal = false;
   s_.backoff.reset();
   if (welcome.heartbeat_interval > absl::ZeroDuration()) {
     s_.heartbeat_interval = welcome.heartbeat_interval;
@@ -176,10 +177,11 @@ void Stepper::On(const StreamEnded& ended) {
       absl::IsFailedPrecondition(ended.status) && !s_.ever_linked && !HasStandbys();
   const bool is_taken = absl::IsAlreadyExists(ended.status);
   if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
-      absl::IsPermissionDenied(ended.status) || (is_taken && !s_.rules.awaits_node_rank)) {
+      (is_taken && !s_.rules.awaits_node_rank)) {
     return End(ResultOfStream(ended.status, s_.rules.endpoint),
                std::string(ended.status.message()));
   }
+  if (AllRefuse() && !s_.ever_linked) return EndSearch(ended.status);
   if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
     s_.link_deadline = now_ + RedialTimeout(s_.rules);
   }
@@ -194,25 +196,34 @@ void Stepper::On(const StreamEnded& ended) {
   }
   const bool waits = is_first ? !is_at_once : is_round_over;
   const absl::Duration wait = waits ? s_.backoff->Next(random_fraction_) : absl::ZeroDuration();
-  if (now_ + wait >= s_.link_deadline) {
-    const absl::Duration waited =
-        s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
-    const auto loss = s_.ever_linked ? std::optional<std::string>(s_.loss) : std::nullopt;
-    const absl::Status last =
-        HasStandbys()
-            ? absl::UnavailableError(rendezvous::NoneAnswers(s_.rules.endpoints, s_.misses))
-            : ended.status;
-    return End(ResultOfSilence(last, s_.rules.endpoint, waited, loss), "the rendezvous is gone");
-  }
+  if (now_ + wait >= s_.link_deadline) return EndSearch(ended.status);
   if (is_taken && !std::exchange(s_.told_of_rival, true)) {
     actions_.push_back(
         Say{absl::StrCat("waiting for another agent to end: ", ended.status.message())});
+  }
+  // Files are renewed, and a stranger may have the address of a daemon that died.
+  if (absl::IsPermissionDenied(ended.status) && !std::exchange(s_.told_of_refusal, true)) {
+    actions_.push_back(
+        Say{absl::StrCat("this node is refused, and goes on asking: ", ended.status.message())});
   }
   s_.dial_at = now_ + wait;
   s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
 }
 
+void Stepper::EndSearch(const absl::Status& why) {
+  const std::string reasons = HasStandbys() ? rendezvous::NoneAnswers(s_.rules.endpoints, s_.misses)
+                                            : std::string(why.message());
+  if (AllRefuse()) {
+    return End(ResultOfStream(absl::PermissionDeniedError(reasons), s_.rules.endpoint), reasons);
+  }
+  const absl::Duration waited = s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
+  const auto loss = s_.ever_linked ? std::optional<std::string>(s_.loss) : std::nullopt;
+  const absl::Status last(HasStandbys() ? absl::StatusCode::kUnavailable : why.code(), reasons);
+  End(ResultOfSilence(last, s_.rules.endpoint, waited, loss), "the rendezvous is gone");
+}
+
 bool Stepper::TurnToNext(const absl::Status& why, bool is_first) {
+  s_.refusals = absl::IsPermissionDenied(why) ? s_.refusals + 1 : 0;
   if (!HasStandbys()) return true;
   const size_t count = s_.rules.endpoints.size();
   s_.misses.resize(count, "not tried yet");

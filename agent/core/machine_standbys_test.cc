@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "agent/core/machine.h"
 #include "agent/core/testing/machine_story.h"
 
@@ -20,6 +21,7 @@ class Standbys : public Node {
   Standbys() { state_.rules.endpoints = {"a:1", "b:1", "c:1"}; }
 
   std::string Miss(const char* why) { return LoseStream(absl::UnavailableError(why)); }
+  std::string Refuse(const char* why) { return LoseStream(absl::PermissionDeniedError(why)); }
 };
 
 TEST_CASE("a round asks each endpoint at once, and waits before the next round") {
@@ -49,12 +51,48 @@ TEST_CASE("where none answers in time, each endpoint is named with its reason") 
                       "answer), c:1 (not tried yet)"));
 }
 
-TEST_CASE("an endpoint that is no daemon, or lets nobody in, is passed over or told at once") {
+TEST_CASE("an endpoint that is no daemon is passed over, and one that refuses this node too") {
   Standbys node;
   node.Feed(Begin{});
   CHECK(node.LoseStream(absl::FailedPreconditionError("a web server")).empty());
   CHECK(node.After(kNow) == "open last_epoch=0 at=1");
-  CHECK(node.LoseStream(absl::PermissionDeniedError("another token")) == "finish 64");
+  CHECK(node.Refuse("another token") ==
+        "say this node is refused, and goes on asking: another token");
+  CHECK(node.After(kNow) == "open last_epoch=0 at=2");
+  CHECK(node.Refuse("another token").empty());  // it was told
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=0");
+  CHECK(node.WelcomeBack(0, false) == "store");
+}
+
+TEST_CASE("a node that every endpoint refuses in a round ends, before its first Welcome") {
+  Standbys node;
+  node.Feed(Begin{});
+  node.Miss("no answer");
+  for (const char* why : {"another CA", "another token"}) {
+    node.After(kNow);
+    node.Refuse(why);
+  }
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=0");
+  CHECK(node.Refuse("expired") == "finish 64");
+  CHECK_THAT(node.result_.explanation,
+             Catch::Contains("refused this node: none of 3 endpoints answers as the rendezvous: "
+                             "a:1 (expired), b:1 (another CA), c:1 (another token)"));
+}
+
+TEST_CASE("a leader is found behind endpoints that all refused a running node") {
+  Standbys node;
+  node.RunSafely();
+  node.LoseStream();
+  CHECK(node.After(kNow) == "open last_epoch=1 at=1 holds=1 never-hosts");
+  CHECK_THAT(node.Refuse("another token"), Catch::Contains("say this node is refused"));
+  for (const char* at : {"at=2 ", ""}) {
+    CHECK(node.After(absl::Milliseconds(50)) ==
+          absl::StrCat("open last_epoch=1 ", at, "holds=1 never-hosts"));
+    CHECK(node.Refuse("another token").empty());
+  }
+  CHECK_THAT(node.After(absl::Milliseconds(100)), Catch::Contains("open last_epoch=1 at=1"));
+  CHECK(node.WelcomeBack(1, true).empty());
+  CHECK(node.state_.phase == Phase::kRunning);
 }
 
 TEST_CASE("the leader is killed: the next endpoints are asked at once, and no worker notices") {

@@ -385,6 +385,34 @@ TEST_CASE(
   CHECK(restarting.After(absl::Seconds(1)) == "open last_epoch=1");
 }
 
+TEST_CASE("a refusal before the first Welcome is a usage error, a later one may pass") {
+  Node wrong_token;
+  wrong_token.Feed(Begin{});
+  CHECK(wrong_token.LoseStream(absl::PermissionDeniedError("another token")) == "finish 64");
+  Node node;
+  node.Run();
+  node.LoseStream();
+  CHECK_THAT(node.After(absl::ZeroDuration()), Catch::Contains("open"));
+  CHECK(node.LoseStream(absl::PermissionDeniedError("it has expired")) ==
+        "say this node is refused, and goes on asking: it has expired");
+  CHECK_THAT(node.After(absl::Milliseconds(50)), Catch::Contains("open"));
+  CHECK(node.LoseStream(absl::PermissionDeniedError("it has expired")).empty());
+  CHECK(node.state_.phase == Phase::kRunning);
+  SECTION("it is over in time, and another one is told again") {
+    node.After(absl::Seconds(1));
+    CHECK(node.WelcomeBack(1, true).empty());
+    node.LoseStream();
+    CHECK_THAT(node.LoseStream(absl::PermissionDeniedError("it has expired")),
+               Catch::Contains("say this node is refused"));
+  }
+  SECTION("it stays") {
+    CHECK_THAT(node.After(absl::Seconds(60)), Catch::Contains("open"));
+    CHECK(node.LoseStream(absl::PermissionDeniedError("it has expired")) == "stop abort SIGTERM");
+    CHECK(node.Feed(WorkersGone{}) == "finish 64");
+    CHECK_THAT(node.result_.explanation, Catch::Contains("refused this node: it has expired"));
+  }
+}
+
 TEST_CASE("a rendezvous that never answers ends the command with 69 after connect_timeout") {
   Node node;
   node.Feed(Begin{});

@@ -66,6 +66,10 @@ class Stepper {
   // Notes that an endpoint did not answer, or lost the stream, and turns to the next one. True: the
   // round is over, each endpoint has been tried.
   bool TurnToNext(const absl::Status& why, bool is_first);
+  // As often in a row as there are endpoints.
+  bool AllRefuse() const { return s_.refusals >= std::max<size_t>(1, s_.rules.endpoints.size()); }
+  // Ends the node: no stream could be opened. `why`: the last try's end.
+  void EndSearch(const absl::Status& why);
   // Of several endpoints: gives the daemon a quarter of the lease for its next word.
   void WatchSilence();
   // Closes the stream, as if it had ended with `why`.

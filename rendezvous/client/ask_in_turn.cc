@@ -36,15 +36,20 @@ absl::Status AskInTurn(
   for (int round = 0;; ++round) {
     std::vector<std::string> addresses;
     std::vector<std::string> reasons;
+    size_t refusals = 0;
     for (const Endpoint& each : endpoint.Each(round)) {
       const absl::Status asked = ask(each, share);
-      if (!absl::IsUnavailable(asked)) return asked;
+      const bool is_refusal = absl::IsPermissionDenied(asked);
+      if (!absl::IsUnavailable(asked) && !is_refusal) return asked;
+      if (is_refusal) ++refusals;
       addresses.push_back(each.address());
       reasons.emplace_back(asked.message());
     }
     const absl::Duration pause = backoff.Next(RandomFraction());
-    if (Clock::Real().Now() + pause >= deadline) {
-      return absl::UnavailableError(NoneAnswers(addresses, reasons));
+    if (refusals == count || Clock::Real().Now() + pause >= deadline) {
+      const auto code =
+          refusals > 0 ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kUnavailable;
+      return absl::Status(code, NoneAnswers(addresses, reasons));
     }
     Clock::Real().SleepFor(pause);
   }

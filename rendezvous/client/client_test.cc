@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "rendezvous/client/agent_stream.h"
+#include "rendezvous/client/ask_in_turn.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
@@ -191,6 +193,31 @@ TEST_CASE("of several endpoints one that is another program's ends no search") {
   const absl::Status asked = FetchStatus(list, "", absl::Milliseconds(600)).status();
   CHECK_STATUS(asked, absl::StatusCode::kUnavailable, "none of 2 endpoints answers");
   CHECK_THAT(std::string(asked.message()), Catch::Contains("is no rendezvous daemon"));
+}
+
+TEST_CASE("of several endpoints one that refuses ends no search, and is told when none answers") {
+  const Endpoint several("a:1,b:1,c:1");
+  int asked = 0;
+  const auto ask = [&](const std::string& leader, bool all_refuse) {
+    asked = 0;
+    return AskInTurn(several, absl::Seconds(20), [&](const Endpoint& each, absl::Duration) {
+      ++asked;
+      if (each.address() == leader) return absl::OkStatus();
+      return all_refuse || each.address() == "b:1" ? absl::PermissionDeniedError("another token")
+                                                   : absl::UnavailableError("refused");
+    });
+  };
+  CHECK_OK(ask("c:1", false));
+  CHECK(asked == 3);
+  CHECK_STATUS(ask("none", true), absl::StatusCode::kPermissionDenied, "c:1 (another token)");
+  CHECK(asked == 3);
+  const absl::Status not_asked_long =
+      AskInTurn(several, absl::ZeroDuration(), [](const Endpoint& each, absl::Duration) {
+        return each.address() == "b:1" ? absl::PermissionDeniedError("another token")
+                                       : absl::UnavailableError("refused");
+      });
+  CHECK_STATUS(not_asked_long, absl::StatusCode::kPermissionDenied,
+               "a:1 (refused), b:1 (another token), c:1 (refused)");
 }
 
 TEST_CASE("an endpoint that is dialled once is left at its first refusal, for the next one") {

@@ -48,9 +48,20 @@ TlsPipe::TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd sock
       received_(BIO_new(BIO_s_mem())),
       encrypted_(BIO_new(BIO_s_mem())) {
   SSL_set_bio(tls_.get(), received_, encrypted_);
+  SSL_set_msg_callback(tls_.get(), CountRenewal);
+  SSL_set_msg_callback_arg(tls_.get(), this);
   CONVENE_CHECK(SetServerName(tls_.get(), server_name));
   side == TlsContext::Side::kServer ? SSL_set_accept_state(tls_.get())
                                     : SSL_set_connect_state(tls_.get());
+}
+
+void TlsPipe::CountRenewal(int is_sent, int /*version*/, int kind, const void* bytes, size_t size,
+                           SSL* /*connection*/, void* pipe) {
+  const bool is_renewal = is_sent == 0 && kind == SSL3_RT_HANDSHAKE && size > 0 &&
+                          *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE;
+  auto* const self = static_cast<TlsPipe*>(pipe);
+  // Thousands more may have arrived with it: they are not looked at.
+  if (is_renewal && ++self->renewals_ > kMostRenewals) BIO_reset(self->received_);
 }
 
 size_t TlsPipe::EncryptedBytes() const { return BIO_ctrl_pending(encrypted_); }
@@ -65,6 +76,10 @@ absl::Status TlsPipe::Move() {
       CONVENE_RETURN_IF_ERROR(Decrypt());
       CONVENE_RETURN_IF_ERROR(WritePlain());
       CONVENE_RETURN_IF_ERROR(ReadPlain());
+    }
+    if (renewals_ > kMostRenewals) {
+      return absl::ResourceExhaustedError(absl::StrCat("the other side renewed its keys more than ",
+                                                       kMostRenewals, " times (TLS's KeyUpdate)"));
     }
     // An alert says why, so it goes out although the handshake failed.
     const absl::Status sent = Send();

@@ -23,12 +23,17 @@ namespace convene::rendezvous {
 class TlsPipe {
  public:
   static constexpr size_t kMostKept = 64 * 1024;
+  // A connection may renew the other side's keys so often (KeyUpdate of TLS 1.3): each time costs
+  // this side two derivations of keys, and an answer where one is asked for. No member ever does.
+  static constexpr int kMostRenewals = 32;
 
   // `socket`: connected, non-blocking, nothing read from it. `server_name`: of a client, the name
   // or address that a server's certificate of a CA has to have; "": any. `context` outlives the
   // pipe, and may be replaced by one of the same token.
   TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket,
           const std::string& server_name);
+  TlsPipe(const TlsPipe&) = delete;
+  TlsPipe& operator=(const TlsPipe&) = delete;
 
   int socket() const { return socket_.get(); }
   int plain() const { return plain_.get(); }  // -1 before the handshake is over
@@ -37,7 +42,8 @@ class TlsPipe {
   // look in vain costs as much as a message.
   void MarkReady(int fd) { (fd == socket_.get() ? socket_is_ready_ : plain_is_ready_) = true; }
   // After an event of either descriptor: moves bytes. OK: call again after the next event (Wanted).
-  // Aborted: both directions have ended, close it. Any other status: it broke, in words.
+  // Aborted: both directions have ended, close it. ResourceExhausted: the other side renewed its
+  // keys too often, or this one has no descriptor. Any other status: it broke, in words.
   absl::Status Move();
 
   // The handshake is over, and the other side is known.
@@ -59,6 +65,9 @@ class TlsPipe {
     void operator()(SSL* connection) const { SSL_free(connection); }
   };
 
+  // OpenSSL's msg_callback; `pipe`: a TlsPipe.
+  static void CountRenewal(int is_sent, int version, int kind, const void* bytes, size_t size,
+                           SSL* connection, void* pipe);
   absl::Status Receive();
   absl::Status Shake();
   absl::Status Prove();
@@ -81,6 +90,7 @@ class TlsPipe {
   BIO* received_;   // of tls_
   BIO* encrypted_;  // of tls_
   std::string decrypted_;
+  int renewals_ = 0;  // of the other side's keys
   bool is_shaken_ = false;
   bool socket_is_ready_ = true;  // bytes may have come that are not read yet
   bool plain_is_ready_ = false;  // likewise

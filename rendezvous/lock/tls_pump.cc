@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/certificates.h"
 #include "rendezvous/lock/tls_pipe.h"
+#include "rendezvous/net/complaints.h"
 #include "rendezvous/net/connect.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
@@ -63,9 +64,9 @@ class TlsPumpImpl final : public TlsPump {
     doorbell_.Ring();
   }
 
-  bool HasMemberAt(const std::string& host) const override {
+  bool HasMemberAt(const std::string& machine) const override {
     MutexLock lock(&mutex_);
-    return members_.count(host) > 0;
+    return members_.count(machine) > 0;
   }
 
  private:
@@ -81,6 +82,7 @@ class TlsPumpImpl final : public TlsPump {
     bool is_due = false;            // its handshake can go on
     OnOpened on_opened;             // until it is open
     std::string host;               // the other end's address
+    std::string machine;            // OtherMachine
     bool is_member = false;         // it counts in members_
     MonotonicTime deadline = MonotonicTime::InfiniteFuture();
     uint32_t watched_socket = 0;  // events
@@ -187,6 +189,7 @@ class TlsPumpImpl final : public TlsPump {
     connection.server_name = std::move(one.server_name);
     connection.on_opened = std::move(one.on_opened);
     connection.host = OtherHost(connection.socket.get());
+    connection.machine = OtherMachine(connection.socket.get());
     arrivals_[connection.host].handshakes.insert(id);
     ++handshakes_;
     const auto added = connections_.emplace(id, std::move(connection)).first;
@@ -245,6 +248,11 @@ class TlsPumpImpl final : public TlsPump {
   void Move(Connections::iterator at) {
     Connection& connection = at->second;
     const absl::Status moved = connection.pipe->Move();
+    if (absl::IsResourceExhausted(moved) && connection.on_opened == nullptr) {
+      complaints_.Warn(Clock::Real().Now(),
+                       absl::StrCat("TLS: the connection of ", PeerName(connection.pipe->socket()),
+                                    " is closed: ", moved.message()));
+    }
     if (!moved.ok()) return End(at, moved);
     if (connection.pipe->is_open() && connection.on_opened != nullptr) TellOpened(at);
     const uint64_t id = at->first;
@@ -266,7 +274,7 @@ class TlsPumpImpl final : public TlsPump {
     if (peer == TlsPeer::kMember) {
       connection.is_member = true;
       MutexLock lock(&mutex_);
-      ++members_[connection.host];
+      ++members_[connection.machine];
     }
     const OnOpened tell = std::exchange(connection.on_opened, nullptr);
     tell(Opened{connection.pipe->TakePlain(), peer});
@@ -328,7 +336,7 @@ class TlsPumpImpl final : public TlsPump {
     EndHandshake(at);
     if (connection.is_member) {
       MutexLock lock(&mutex_);
-      const auto count = members_.find(connection.host);
+      const auto count = members_.find(connection.machine);
       if (--count->second == 0) members_.erase(count);
     }
     const OnOpened tell = std::exchange(connection.on_opened, nullptr);
@@ -352,10 +360,11 @@ class TlsPumpImpl final : public TlsPump {
   std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
   std::set<std::pair<MonotonicTime, uint64_t>> farewells_;  // of those, the farewells of no members
   uint64_t next_id_ = 0;
+  Complaints complaints_;
 
   mutable Mutex mutex_;
   std::vector<New> new_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int> members_ ABSL_GUARDED_BY(mutex_);  // connections by address
+  std::map<std::string, int> members_ ABSL_GUARDED_BY(mutex_);  // connections by machine
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
 
   Thread thread_;

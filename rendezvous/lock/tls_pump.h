@@ -61,8 +61,8 @@ class TlsPump {
   // `socket`: connected, non-blocking; bytes were at most peeked at. `server_name`: TlsPipe's.
   virtual void Open(UniqueFd socket, const std::string& server_name, OnOpened on_opened) = 0;
 
-  // Whether a member's connection from this address (OtherHost, net/connect.h) is open.
-  virtual bool HasMemberAt(const std::string& host) const = 0;
+  // Whether a member's connection from this machine (OtherMachine, net/connect.h) is open.
+  virtual bool HasMemberAt(const std::string& machine) const = 0;
 };
 
 }  // namespace convene::rendezvous

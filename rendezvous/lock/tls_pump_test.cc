@@ -26,6 +26,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/mutex.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
@@ -398,6 +399,41 @@ TEST_CASE("bytes that are no TLS, and an end in the handshake, are told") {
   CHECK_STATUS(waiter.Take().status(), absl::StatusCode::kUnavailable, "ended");
 }
 
+absl::Status MoveArrived(TlsPipe& pipe) {
+  CONVENE_RETURN_IF_ERROR(AwaitReady(pipe.socket(), POLLIN, Soon()));
+  pipe.MarkReady(pipe.socket());
+  return pipe.Move();
+}
+
+void LetIn(ByHand& guest, TlsPipe& pipe) {
+  Thread shake("guest", [&] { guest.Shake(); });
+  while (!pipe.is_open()) REQUIRE_OK(MoveArrived(pipe));
+  shake.Join();
+}
+
+TEST_CASE("a guest may renew its keys, but not again and again: each time costs the daemon") {
+  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kServer);
+  REQUIRE_OK(context);
+  Ends ends = SocketPair();
+  TlsPipe pipe(*context, TlsContext::Side::kServer, std::move(ends.server), "");
+  Stranger guest(nullptr, std::move(ends.client));
+  LetIn(guest, pipe);
+  const UniqueFd plain = pipe.TakePlain();
+  const int kind = GENERATE(SSL_KEY_UPDATE_NOT_REQUESTED, SSL_KEY_UPDATE_REQUESTED);
+  const auto renew = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      REQUIRE(SSL_key_update(guest.tls(), kind) == 1);
+      REQUIRE(SSL_do_handshake(guest.tls()) == 1);  // sends it
+    }
+  };
+  renew(20);
+  guest.Say("words");
+  CHECK_OK(MoveArrived(pipe));
+  CHECK(Hear(plain.get(), 5) == "words");
+  renew(100);
+  CHECK_STATUS(MoveArrived(pipe), absl::StatusCode::kResourceExhausted, "renewed its keys");
+}
+
 TEST_CASE("bytes behind a farewell are not read, and not waited for") {
   const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kServer);
   REQUIRE_OK(context);
@@ -405,13 +441,7 @@ TEST_CASE("bytes behind a farewell are not read, and not waited for") {
   const int raw = ends.client.get();
   TlsPipe pipe(*context, TlsContext::Side::kServer, std::move(ends.server), "");
   Stranger guest(nullptr, std::move(ends.client));
-  Thread shake("guest", [&] { guest.Shake(); });
-  while (!pipe.is_open()) {
-    REQUIRE_OK(AwaitReady(pipe.socket(), POLLIN, Soon()));
-    pipe.MarkReady(pipe.socket());
-    REQUIRE_OK(pipe.Move());
-  }
-  shake.Join();
+  LetIn(guest, pipe);
   REQUIRE(SSL_shutdown(guest.tls()) == 0);  // the farewell is sent
   const UniqueFd plain = pipe.TakePlain();
   // More than the pipe keeps, and more than the socket holds.

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "rendezvous/net/peer_address.h"
 #include "tools/base/host_port.h"
 #include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
@@ -99,5 +100,12 @@ std::string OwnHost(int fd) {
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
   return AddressText(reinterpret_cast<sockaddr*>(&address));
 }
+
+bool IsOfThisMachine(int fd) {
+  const std::string from = OtherHost(fd);
+  return IsLoopback(from) || from == OwnHost(fd);
+}
+
+std::string OtherMachine(int fd) { return IsOfThisMachine(fd) ? "this machine" : OtherHost(fd); }
 
 }  // namespace convene::rendezvous

@@ -44,4 +44,11 @@ std::string OtherHost(int fd);
 // is not known.
 std::string OwnHost(int fd);
 
+// Whether the other end is on this machine: it came over loopback, or to the address that it came
+// from.
+bool IsOfThisMachine(int fd);
+
+// OtherHost, and one text for all the addresses by which this machine reaches itself.
+std::string OtherMachine(int fd);
+
 }  // namespace convene::rendezvous

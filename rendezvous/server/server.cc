@@ -294,18 +294,19 @@ class PortServer final : public Server {
   }
 
   void PassToStore(UniqueFd fd) {
-    // PyTorch's client has no password: an agent at its address speaks for it.
-    if (tls_ != nullptr && !tls_->HasMemberAt(OtherHost(fd.get()))) {
+    MutexLock lock(&store_mutex_);
+    // It knows the addresses of its epoch's nodes.
+    if (given_store_.has_value()) {
+      if (*given_store_ != nullptr) (*given_store_)->Adopt(std::move(fd));
+      return;
+    }
+    // PyTorch's client has no password: an agent on its machine speaks for it.
+    if (tls_ != nullptr && !tls_->HasMemberAt(OtherMachine(fd.get()))) {
       return store_complaints_.Warn(
           Clock::Real().Now(),
           absl::StrCat("the rendezvous closes the connection of ", PeerName(fd.get()),
                        ": it speaks TCPStore, and no agent of the run is connected from its "
                        "address"));
-    }
-    MutexLock lock(&store_mutex_);
-    if (given_store_.has_value()) {
-      if (*given_store_ != nullptr) (*given_store_)->Adopt(std::move(fd));
-      return;
     }
     if (store_ == nullptr) {
       absl::StatusOr<std::unique_ptr<StoreServer>> store = StoreServer::Start(

@@ -133,22 +133,28 @@ TEST_CASE("the store's clients are the nodes' addresses, also where the daemon s
   CHECK(a.Take<Assignment>().store_clients == std::vector<std::string>{"192.0.2.1", "a"});
 }
 
-TEST_CASE("a node at an address that it does not know lets every address come to the store") {
+// An address of this machine beside loopback; "": it has none.
+std::string OtherOwnAddress() {
   const auto own = OwnAddresses(/*with_link_local=*/false);
   REQUIRE_OK(own);
   const auto other = std::find_if(own->begin(), own->end(), [](const std::string& address) {
     return address.find(':') == std::string::npos && address.substr(0, 4) != "127.";
   });
-  if (other == own->end()) return;  // a network namespace with loopback alone
+  return other == own->end() ? "" : *other;
+}
+
+TEST_CASE("a node at an address that it does not know lets every address come to the store") {
+  const std::string other = OtherOwnAddress();
+  if (other.empty()) return;  // a network namespace with loopback alone
   const bool is_translated = GENERATE(false, true);
-  const std::string told = is_translated ? "192.0.2.250" : *other;
+  const std::string told = is_translated ? "192.0.2.250" : other;
   const std::string token = GENERATE(std::string(), std::string("Xz3Vq0k7sT1mN8bYw5Jr2aPh"));
   INFO(told << ", token: " << token);
-  const auto server = StartServer(token, *other);
-  const std::string endpoint = absl::StrCat(*other, ":", server->port());
+  const auto server = StartServer(token, other);
+  const std::string endpoint = absl::StrCat(other, ":", server->port());
   TestAgent a({endpoint, {.join_token = token}}, 1, HelloFrom("a", 1, 1));
   a.Take<Welcome>();
-  a.Say(Ready{*other, 1000, {told}});
+  a.Say(Ready{other, 1000, {told}});
   CHECK(a.Take<Assignment>().store_clients.size() == (is_translated ? 0 : 1));
 }
 
@@ -326,6 +332,28 @@ TEST_CASE("a server with a join token takes TCPStore clients from where its agen
   const auto store = connect();
   REQUIRE_OK(store);
   CHECK_OK((*store)->Set("key", "value"));
+}
+
+TEST_CASE("behind a locked door an agent's machine is one, whichever of its addresses is used") {
+  const std::string other = OtherOwnAddress();
+  if (other.empty()) return;  // a network namespace with loopback alone
+  const auto server = StartServer(kToken, "0.0.0.0");
+  TestAgent agent({EndpointOf(*server), {.join_token = kToken}}, 1, HelloFrom("a", 1, 1));
+  agent.Take<Welcome>();
+  const auto store = StoreClient::Connect(other, server->port(), kPatience);
+  REQUIRE_OK(store);
+  CHECK_OK((*store)->Set("key", "value"));
+}
+
+TEST_CASE("a given store says itself whom it serves, behind a locked door too") {
+  const auto server = StartServer(kToken);
+  const auto given = StoreServer::Start({.listen = false, .is_shut = true});
+  REQUIRE_OK(given);
+  server->ServeStore(given->get());
+  (*given)->Admit({"192.0.2.1"});
+  const auto client = StoreClient::Connect("127.0.0.1", server->port(), kPatience);
+  REQUIRE_OK(client);
+  CHECK((*client)->Add("count", 1).value() == 1);
 }
 
 TEST_CASE("a port that is taken is not shared") {

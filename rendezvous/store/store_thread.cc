@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/connect.h"
-#include "rendezvous/net/peer_address.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
@@ -29,11 +28,6 @@ constexpr int kRequestsPerTurn = 64;
 // sleeper's wake-up, often the longest part of a round trip, out of a client's series of requests
 // (tests/bench/store_bench.py). One series costs at most one such time in vain.
 constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
-
-// Whether the client at `from` came over loopback, or to the address that it came from.
-bool IsOfThisMachine(int fd, const std::string& from) {
-  return IsLoopback(from) || from == OwnHost(fd);
-}
 
 }  // namespace
 
@@ -124,7 +118,7 @@ void StoreThread::PassOn(UniqueFd fd) {
 
 void StoreThread::Receive(UniqueFd fd) {
   const std::string from = OtherHost(fd.get());
-  bool is_admitted = IsOfThisMachine(fd.get(), from);
+  bool is_admitted = IsOfThisMachine(fd.get());
   {
     MutexLock lock(&shared_->mutex);
     if (shared_->is_shut) return KeepAtDoor(std::move(fd));

@@ -8,6 +8,8 @@ what a process that wants a core costs on this machine. Before each kind the sam
 """
 
 import argparse
+import ctypes
+import ctypes.util
 import multiprocessing
 import os
 import re
@@ -117,6 +119,23 @@ def client_hellos(address):
         connections[-1].sendall(hello)
 
 
+def key_updates(address):
+    """A guest within TLS that renews its keys as fast as it can: a few bytes each, and the daemon derives new keys."""
+    library = ctypes.CDLL(ctypes.util.find_library("ssl"))
+    for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
+        getattr(library, name).restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
+    while True:
+        with dial(address) as connection:
+            connection.setblocking(True)
+            tls = ctypes.c_void_p(library.SSL_new(context))
+            library.SSL_set_fd(tls, connection.fileno())
+            if library.SSL_connect(tls) == 1:
+                while library.SSL_key_update(tls, 0) == 1 and library.SSL_do_handshake(tls) == 1:
+                    pass
+            library.SSL_free(tls)
+
+
 def store_flood(address):
     """PyTorch's TCPStore: values of 60 KB under new keys (SET), and reads of keys that nobody sets (GET)."""
     number = 0
@@ -130,7 +149,7 @@ def store_flood(address):
                                    b"\x03" + struct.pack("<Q", len(key) + 1) + key + b"-")
 
 
-KINDS = [busy, half_open, garbage, giant_heads, slow_heads, pages, frames, client_hellos, handshakes, store_flood]
+KINDS = [busy, half_open, garbage, giant_heads, slow_heads, pages, frames, client_hellos, handshakes, key_updates, store_flood]
 
 
 def attack(kind, address):

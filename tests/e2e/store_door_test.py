@@ -112,6 +112,12 @@ class StoreDoorTest(ConveneTestCase):
         self.check_closed()
         self.end_run()
 
+    def test_a_store_behind_the_locked_port_of_the_rendezvous(self):
+        self.start_run(f"{self.hosts[0].address}:29400", "--rdzv-backend", "static", CONVENE_JOIN_TOKEN=_TOKEN)
+        self.assertEqual(self.port, "29400")
+        self.check_closed()
+        self.end_run()
+
     def test_the_flag_of_one_node_opens_it(self):
         self.start_run(f"{self.hosts[0].address}:29400", "--open-store")
         self.assertEqual(self.ask_as_stranger(), "served\n")
