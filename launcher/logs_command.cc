@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -109,7 +111,8 @@ absl::Status Follow(const rendezvous::Endpoint& endpoint, const rendezvous::LogR
 
 absl::StatusOr<int> LogsCommand(const LogsFlags& flags) {
   const rendezvous::Endpoint endpoint(flags.endpoint, flags.credentials);
-  LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template});
+  LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template,
+                 /*to_terminal=*/isatty(STDOUT_FILENO) == 1});
   CONVENE_RETURN_IF_ERROR(flags.request.follow
                               ? Follow(endpoint, flags.request, &view)
                               : Connect(endpoint, flags.request, kConnectTimeout, &view));

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "launcher/json_text.h"
 #include "tools/base/text.h"
 
@@ -25,6 +27,40 @@ std::string JsonLine(const std::string& host, const LogLine& line) {
       "\",\"node\":", JsonText(host), ",\"rank\":", line.rank, ",\"local_rank\":", line.local_rank,
       ",\"stream\":\"", line.is_stderr ? "stderr" : "stdout", "\",\"text\":", JsonText(line.text),
       line.is_cut ? ",\"cut\":true}\n" : "}\n");
+}
+
+// The length of the control sequence (ISO 6429) that `text` begins with; 0: it begins with none.
+size_t SequenceLength(absl::string_view text) {
+  if (!absl::StartsWith(text, "\x1B[")) return 0;
+  const size_t last =
+      std::find_if(text.begin() + 2, text.end(), [](char c) { return c < ' ' || c > '?'; }) -
+      text.begin();
+  return last < text.size() && text[last] >= '@' && text[last] <= '~' ? last + 1 : 0;
+}
+
+// Whether a control sequence sets colors and the like, and nothing else.
+bool IsColor(absl::string_view sequence) {
+  return sequence.back() == 'm' &&
+         sequence.find_first_not_of("0123456789;:", 2) == sequence.size() - 1;
+}
+
+// A worker's line for a terminal: tabs, returns and colors stay.
+std::string ForTerminal(absl::string_view line) {
+  std::string shown;
+  while (!line.empty()) {
+    const size_t plain = std::min(line.find_first_of("\t\r\x1B"), line.size());
+    shown += Printable(line.substr(0, plain));
+    line.remove_prefix(plain);
+    if (line.empty()) break;
+    const size_t sequence = SequenceLength(line);
+    if (sequence == 0) {
+      shown += line[0] == '\x1B' ? '?' : line[0];
+    } else if (IsColor(line.substr(0, sequence))) {
+      absl::StrAppend(&shown, line.substr(0, sequence));
+    }
+    line.remove_prefix(std::max<size_t>(sequence, 1));
+  }
+  return shown;
 }
 
 }  // namespace
@@ -109,7 +145,9 @@ void LogsView::Show(const std::string& host, const std::string& role, const LogL
     prefix_rank_ = line.rank;
     prefix_host_ = host;
   }
-  absl::StrAppend(&text, prefix_.At(line.time), line.text, line.is_cut ? " [...]\n" : "\n");
+  absl::StrAppend(&text, prefix_.At(line.time),
+                  options_.to_terminal ? ForTerminal(line.text) : line.text,
+                  line.is_cut ? " [...]\n" : "\n");
 }
 
 void LogsView::ShowLoss(const std::string& host, uint64_t count) {

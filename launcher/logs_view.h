@@ -30,6 +30,7 @@ class LogsView {
     bool follow = false;
     bool json = false;            // a line is an object
     std::string prefix_template;  // agent::LogOptions::prefix_template
+    bool to_terminal = false;     // of a line's escape sequences colors alone are shown
   };
   struct Chunk {
     bool is_notice = false;  // for stderr: a remark about the view, no worker's line

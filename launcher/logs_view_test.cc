@@ -38,8 +38,9 @@ LogStart Nodes(int count) {
   return start;
 }
 
-LogsView ViewOf(bool follow, bool json = false, const std::string& prefix = "[${rank}] ") {
-  LogsView view({"run", follow, json, prefix});
+LogsView ViewOf(bool follow, bool json = false, const std::string& prefix = "[${rank}] ",
+                bool to_terminal = false) {
+  LogsView view({"run", follow, json, prefix, to_terminal});
   view.Begin(kNow);
   return view;
 }
@@ -62,6 +63,29 @@ TEST_CASE("the lines from before are shown in the order of their times, once all
   view.Take(kNow, Batch(2, {{3, "c"}}, true));
   CHECK(Shown(view) == "[1] a\n[2] b\n[2] c\n[1] d\n");
   CHECK(view.done());
+}
+
+TEST_CASE("of a worker's escape sequences colors alone reach a terminal, and all a file") {
+  const struct {
+    const char *text, *shown;
+  } rows[] = {
+      {"\x1B[1;31mred\x1B[0m \x1B[mplain", "\x1B[1;31mred\x1B[0m \x1B[mplain"},
+      {"a\tb\rc", "a\tb\rc"},
+      {"\x1B[2J\x1B[?25lbar\x1B[A", "bar"},
+      {"\x1B[>4;2m\x1B[4 m", ""},  // the keyboard's, and no color
+      {"\x1B]52;c;ZXZpbA==\x07", "?]52;c;ZXZpbA==?"},
+      {"caf\u00e9\xC2\x9B\x32J\n\x08", "caf\u00e9?2J??"},
+      {"\x1B", "?"},
+      {"\x1B[3", "?[3"},
+  };
+  for (const auto& [text, shown] : rows) {
+    for (const bool to_terminal : {true, false}) {
+      LogsView view = ViewOf(false, false, "", to_terminal);
+      view.Take(kNow, Nodes(1));
+      view.Take(kNow, Batch(1, {{1, text}}, true));
+      CHECK(Shown(view) == std::string(to_terminal ? shown : text) + "\n");
+    }
+  }
 }
 
 TEST_CASE("a node that does not answer holds the others up for a while, and is named") {

@@ -167,6 +167,24 @@ TEST_CASE("a senseless hello is refused with the field and what is allowed") {
                absl::StatusCode::kInvalidArgument, "nodes_min is 3; it must be from 1 to 2");
 }
 
+TEST_CASE("a hello whose names would steer a terminal is refused") {
+  for (std::string Hello::*const name :
+       {&Hello::job_id, &Hello::host, &Hello::role, &Hello::topology}) {
+    for (const char* const text : {"\x1B[2J", "a\nb", "a\tb", "\xC2\x9B\x31m", "\x7F"}) {
+      JobTable table;
+      Outbox outbox;
+      Hello hello = HelloTo("job");
+      hello.*name = text;
+      CHECK_STATUS(table.Join(At({}), MemberId(1), kIncarnation, hello, &outbox),
+                   absl::StatusCode::kInvalidArgument, "control character");
+    }
+  }
+  JobTable table;
+  Outbox outbox;
+  Hello hello = HelloTo("caf\u00e9 <1>");
+  CHECK_OK(table.Join(At({}), MemberId(1), kIncarnation, hello, &outbox));
+}
+
 TEST_CASE("with recording, what tells of a decision waits for it, and nothing else does") {
   JobTable table;
   table.StartRecording();

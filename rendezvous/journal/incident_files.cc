@@ -1,5 +1,6 @@
 #include "rendezvous/journal/incident_files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +19,8 @@ std::string IncidentFiles::PathOf(const std::string& name) const {
 
 absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView& incident) {
   CONVENE_RETURN_IF_ERROR(MakeDirectories(folder_));
+  // One from before that rule, too. Where the folder is another user's, its owner decides.
+  (void)chmod(folder_.c_str(), 0700);
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(PathOf(IncidentName(job_id, incident.number)),
                                           absl::StrCat(IncidentJson(incident), "\n")));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder_));

@@ -14,7 +14,7 @@ namespace convene::rendezvous {
 
 class IncidentFiles final : public IncidentShelf {
  public:
-  // `folder` is made with the first file.
+  // `folder` is made with the first file, and only its owner reads it: reports have workers' lines.
   explicit IncidentFiles(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Write(const std::string& job_id, const IncidentView& incident) override;

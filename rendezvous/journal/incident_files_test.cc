@@ -1,5 +1,7 @@
 #include "rendezvous/journal/incident_files.h"
 
+#include <sys/stat.h>
+
 #include <string>
 
 #include "rendezvous/quorum/chronicle.h"
@@ -56,6 +58,14 @@ TEST_CASE_METHOD(Fixture, "what was written is read again, whole and in order") 
   CHECK(there.places.size() == 1);
   CHECK(there.outcome == "epoch 6 formed");
   CHECK(there.times_here == 3);
+}
+
+TEST_CASE_METHOD(Fixture, "workers' words are for the daemon's user alone") {
+  REQUIRE(mkdir(folder.c_str(), 0755) == 0);  // of a daemon from before that rule
+  REQUIRE_OK(files.Write("run", Numbered(1)));
+  struct stat facts = {};
+  REQUIRE(stat(folder.c_str(), &facts) == 0);
+  CHECK((facts.st_mode & 0777) == 0700);
 }
 
 TEST_CASE_METHOD(Fixture, "runs do not mix, whatever their ids are") {

@@ -76,12 +76,22 @@ absl::StatusOr<OwnedKey> ReadKey(const std::string& path) {
                          "-----BEGIN PRIVATE KEY-----"));
 }
 
+std::string TextIn(BIO* written) {
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(written, &text);
+  return std::string(text, static_cast<size_t>(size));
+}
+
 std::string TextOf(const ASN1_TIME* time) {
   const OwnedBio writer(BIO_new(BIO_s_mem()));
   ASN1_TIME_print(writer.get(), time);
-  char* text = nullptr;
-  const long size = BIO_get_mem_data(writer.get(), &text);
-  return std::string(text, static_cast<size_t>(size));
+  return TextIn(writer.get());
+}
+
+std::string SubjectOf(const X509* certificate) {
+  const OwnedBio writer(BIO_new(BIO_s_mem()));
+  X509_NAME_print_ex(writer.get(), X509_get_subject_name(certificate), 0, XN_FLAG_ONELINE);
+  return TextIn(writer.get());
 }
 
 // By the clock of this machine, as the others will by theirs.
@@ -97,11 +107,14 @@ absl::Status CheckOwn(const Credentials& files, const Certificates& own, X509_ST
   // The certificate at fault: this one, one between, or the CA's.
   const X509* const fault = X509_STORE_CTX_get_current_cert(check.get());
   const X509* const shown = fault == nullptr ? own[0].get() : fault;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--tls-cert: the certificate in ", files.tls_cert, " ",
-                   WhyNotTaken(X509_STORE_CTX_get_error(check.get())), " (--tls-ca ", files.tls_ca,
-                   "; valid from ", TextOf(X509_get0_notBefore(shown)), " until ",
-                   TextOf(X509_get0_notAfter(shown)), ")"));
+  const int error = X509_STORE_CTX_get_error(check.get());
+  const bool is_above = shown != own[0].get() && (error == X509_V_ERR_CERT_HAS_EXPIRED ||
+                                                  error == X509_V_ERR_CERT_NOT_YET_VALID);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--tls-cert: ", is_above ? absl::StrCat("the CA \"", SubjectOf(shown), "\" above ") : "",
+      "the certificate in ", files.tls_cert, " ", WhyNotTaken(error), " (--tls-ca ", files.tls_ca,
+      "; valid from ", TextOf(X509_get0_notBefore(shown)), " until ",
+      TextOf(X509_get0_notAfter(shown)), ")"));
 }
 
 }  // namespace

@@ -48,6 +48,12 @@ TEST_CASE("a certificate that the others would not take is refused at home") {
   CheckRefused(files, "/cert.pem", "not of a CA in --tls-ca");
 }
 
+TEST_CASE("a CA that has expired is named, and not the certificate by it") {
+  const testing::TempDir directory;
+  CheckRefused(TestCa::Expired().Issue(directory.path()), "/cert.pem",
+               "the CA \"CN = old CA\" above the certificate in ");
+}
+
 TEST_CASE("files that are not what they should be are named") {
   const testing::TempDir directory, elsewhere;
   const TestCa ca;

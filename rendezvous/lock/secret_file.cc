@@ -24,10 +24,15 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path, absl::string
     return absl::PermissionDeniedError(
         absl::StrCat(what, " in ", path, " can be read by others: chmod 600 ", path));
   }
+  // A named pipe's first writer is not waited for; a writer that is there is.
+  (void)fcntl(file.get(), F_SETFL, 0);
   std::string content(most, '\0');
-  const ssize_t count = read(file.get(), content.data(), content.size());
-  if (count < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
-  content.resize(static_cast<size_t>(count));
+  size_t size = 0;
+  for (ssize_t count = 1; count > 0 && size < most; size += static_cast<size_t>(count)) {
+    count = read(file.get(), content.data() + size, most - size);
+    if (count < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
+  }
+  content.resize(size);
   return content;
 }
 

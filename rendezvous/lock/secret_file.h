@@ -9,9 +9,9 @@
 
 namespace convene::rendezvous {
 
-// At most `most` bytes of the file. NotFound and the system's other errors; PermissionDenied where
-// the file's group or others may read it: the text names the file and what to do. `what`: the
-// secret, for the text ("the join token").
+// At most `most` bytes of the file, or of a pipe up to its end. NotFound and the system's other
+// errors; PermissionDenied where the file's group or others may read it: the text names the file
+// and what to do. `what`: the secret, for the text ("the join token").
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path, absl::string_view what,
                                            size_t most);
 

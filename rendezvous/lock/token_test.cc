@@ -1,19 +1,26 @@
 #include "rendezvous/lock/token.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -29,6 +36,12 @@ std::string Write(const testing::TempDir& directory, const std::string& content,
   return path;
 }
 
+int BytesIn(const UniqueFd& pipe) {
+  int count = 0;
+  REQUIRE(ioctl(pipe.get(), FIONREAD, &count) == 0);
+  return count;
+}
+
 TEST_CASE("a token is one line of a file that nobody else reads") {
   const testing::TempDir directory;
   for (const char* const end : {"", "\n"}) {
@@ -41,6 +54,27 @@ TEST_CASE("a token is one line of a file that nobody else reads") {
                  "chmod 600");
   }
   CHECK_STATUS(ReadTokenFile(directory.path() + "/none"), absl::StatusCode::kNotFound, "/none");
+}
+
+TEST_CASE("a token comes through a pipe, however late and in however many parts") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  absl::StatusOr<std::string> token;
+  std::atomic<bool> has_read = false;
+  auto reading = Thread::Start("reader", [&] {
+    token = ReadTokenFile(absl::StrCat("/dev/fd/", reader.get()));
+    has_read = true;
+  });
+  REQUIRE_OK(reading);
+  CHECK_OK(WriteAll(writer.get(), std::string(kToken, 5), "pipe"));
+  while (BytesIn(reader) != 0 && !has_read) sched_yield();
+  CHECK_OK(WriteAll(writer.get(), kToken + 5, "pipe"));
+  writer.Reset();
+  reading->Join();
+  REQUIRE_OK(token);
+  CHECK(*token == kToken);
 }
 
 TEST_CASE("what cannot be a token is refused without its content in the text") {

@@ -316,6 +316,23 @@ absl::Status Same(absl::string_view field, int64_t ours, int64_t theirs) {
       ": start every node with the same command, or use another --rdzv-id for another job"));
 }
 
+// Names go to the logs and terminals of everybody.
+absl::Status CheckNames(const Hello& hello) {
+  const struct {
+    absl::string_view field, name;
+  } names[] = {{"job_id", hello.job_id},
+               {"host", hello.host},
+               {"role", hello.role},
+               {"topology", hello.topology}};
+  for (const auto& [field, name] : names) {
+    const std::string shown = Printable(name);
+    if (shown == name) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, " is \"", shown, "\", with a control character as '?': give a name without"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateHello(const Hello& hello) {
@@ -355,7 +372,7 @@ absl::Status ValidateHello(const Hello& hello) {
     return absl::InvalidArgumentError(
         absl::StrCat(field, " is ", value, "; it must be from ", least, " to ", most));
   }
-  return absl::OkStatus();
+  return CheckNames(hello);
 }
 
 JobPolicy PolicyOf(const Hello& hello) {

@@ -340,7 +340,9 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
       if (is_led && !std::exchange(has_told, true)) {
         spdlog::info("this daemon stands by: {}", FirstClause(memory.status()));
       }
-      if (!is_led && (is_first || !Outage::MayPass(memory.status()))) {
+      // A first look that has no room is in the right folder.
+      const bool is_wrong = is_first && !absl::IsResourceExhausted(memory.status());
+      if (!is_led && (is_wrong || !Outage::MayPass(memory.status()))) {
         return NotStarted(memory.status(), options.port);
       }
       if (!is_led) outage.Warn(memory.status());

@@ -18,14 +18,17 @@
 #include <variant>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
 
-// Text from workers, paths and other programs.
-inline std::string Cut(absl::string_view text) { return Utf8(text, 500); }
+// Text from workers, paths and other programs, for the terminals of others. Tabs become spaces.
+inline std::string Cut(absl::string_view text) {
+  return Printable(absl::StrReplaceAll(Utf8(text, 500), {{"\t", " "}}));
+}
 
 template <typename Value, typename Type>
 concept Is = std::is_same_v<std::remove_const_t<Value>, Type>;

@@ -212,8 +212,8 @@ void CopyFields(Is<LogMark> auto& value, auto& wire) {
 }
 
 void CopyFields(Is<LogRequest> auto& value, auto& wire) {
-  CONVENE_FIELD_CLEAN(Utf8, job_id);
-  CONVENE_FIELD_EACH(Utf8, hosts, kAll);
+  CONVENE_FIELD_CLEAN(Printable, job_id);
+  CONVENE_FIELD_EACH(Printable, hosts, kAll);
   CONVENE_MESSAGE(filter);
   CONVENE_FIELD(tail);
   CONVENE_FIELD(follow);
@@ -240,8 +240,8 @@ void CopyFields(Is<LogLine> auto& value, auto& wire) {
 void CopyFields(Is<LogBatch> auto& value, auto& wire) {
   CONVENE_FIELD(watch_id);
   CONVENE_FIELD_AS(agent, agent_id);
-  CONVENE_FIELD_CLEAN(Utf8, host);
-  CONVENE_FIELD_CLEAN(Utf8, role);
+  CONVENE_FIELD_CLEAN(Printable, host);
+  CONVENE_FIELD_CLEAN(Printable, role);
   CONVENE_MESSAGES(lines);
   CONVENE_FIELD(lost_lines);
   CONVENE_FIELD(next_line);

@@ -271,6 +271,21 @@ TEST_CASE("a message arrives whatever bytes workers, paths and other programs pu
   }
 }
 
+TEST_CASE("no text of a failure, and no name beside a log line, steers a terminal") {
+  const std::string steers = "\x1B[2J\na\tb";
+  WorkerFailure failure;
+  failure.host = failure.why = steers;
+  failure.last_log_lines = failure.error_lines = failure.kernel_lines = {steers};
+  const auto crossed = FromWire(
+      ToWire(Incarnation(1), DaemonEvent{Epoch(2), Close{Outcome::kFailed, "why", failure}}));
+  REQUIRE_OK(crossed);
+  const WorkerFailure& there = *std::get<Close>(crossed->body).first_failure;
+  for (const std::string& text : {there.host, there.why, there.last_log_lines[0],
+                                  there.error_lines[0], there.kernel_lines[0]}) {
+    CHECK(text == "?[2J?a b");
+  }
+}
+
 TEST_CASE("stop kinds and outcomes keep their meaning") {
   for (const StopKind kind : {StopKind::kAbort, StopKind::kCheckpoint}) {
     const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Stop{kind, "why"}}));

@@ -107,6 +107,22 @@ class CertificatesTest(ConveneTestCase):
         self.assertIn("another join token", self.status(endpoint, *self.flags("ca", "anna"), code=64))
         self.assertEqual(self.look(port, "/", "ca/anna"), 200)
 
+    def test_names_are_as_long_as_a_clusters_and_a_number_alone_is_a_name(self):
+        long = "train-node-0.aaaaaaaaaaaaaaaaaaaa.some-long-team-namespace.svc.cluster.local"
+        self.certs("ca", f"{long},10.0.0.1", "1234")
+        for name, asked in ((long, ["-checkhost", long]), (long, ["-checkip", "10.0.0.1"]), ("1234", ["-checkhost", "1234"])):
+            shown = subprocess.run(["openssl", "x509", "-in", self.path(f"ca/{name}/cert.pem"), "-noout", *asked],
+                                   check=True, capture_output=True, text=True, timeout=60)
+            self.assertIn("does match", shown.stdout)
+
+    def test_no_certificate_outlives_the_ca_that_signs_it(self):
+        self.certs("ca", "node0")
+        for words in (["--days", "3651", "node1"], ["--days", "99999", "node1"]):
+            run = subprocess.run([find_program("tools/certs"), *words[:-1], self.path("ca"), words[-1]], check=False, capture_output=True, text=True,
+                                 timeout=60)
+            self.assertEqual((run.returncode, sorted(os.listdir(self.path("ca")))), (64, ["ca-key.pem", "ca.pem", "node0"]), run.stderr)
+            self.assertIn("ca.pem ends on", run.stderr)
+
     def test_no_second_ca_takes_the_place_of_one_whose_key_is_kept_elsewhere(self):
         self.certs("ca", "node0")
         with open(self.path("ca/ca.pem"), encoding="ascii") as file:

@@ -167,6 +167,23 @@ class StandbysTest(ConveneTestCase):
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(20)
 
+    def test_a_daemon_that_begins_while_the_shared_folder_is_full_waits_for_room(self):
+        os.mkdir(self.path("small"))
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", self.path("small")], check=False).returncode != 0:
+            self.skipTest("no permission to mount a small file system")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.path("small")], check=True)
+        os.mkdir(self.path("small/state"))
+        with open(self.path("small/state/lock"), "xb"), open(self.path("small/filler"), "wb", buffering=0) as filler:
+            with self.assertRaisesRegex(OSError, "No space"):
+                while True:
+                    filler.write(bytes(4096))
+        waits = self.start(CONVENED, "--host", "127.0.0.1", "--port", free_port(), "--state-dir", self.path("small/state"), "--standby")
+        wait_until(lambda: "No space left on device: this daemon stands by" in self.output(waits), 20, lambda: self.output(waits))
+        os.remove(self.path("small/filler"))
+        wait_until(lambda: "this daemon leads" in self.output(waits), 20, lambda: self.output(waits))
+        waits.send_signal(signal.SIGTERM)
+        waits.wait(20)
+
     def point_state_at(self, name):
         os.symlink(name, self.path("next"))
         os.replace(self.path("next"), self.path("state"))

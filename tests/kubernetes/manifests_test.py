@@ -145,6 +145,28 @@ class ManifestsTest(unittest.TestCase):
         container = daemons["spec"]["template"]["spec"]["containers"][0]
         self.assertFalse({"readinessProbe", "livenessProbe", "startupProbe"} & set(container))  # A standby does not listen.
 
+    def changed(self, name, *expressions):
+        """The objects of a file after README.md's sed."""
+        text = subprocess.run(["sed", *(word for one in expressions for word in ("-e", one)), os.path.join(_FOLDER, name)],
+                              capture_output=True, text=True, check=True).stdout
+        return list(yaml.safe_load_all(text))
+
+    def test_the_lines_of_a_locked_door_give_the_token_and_ask_by_https(self):
+        for name in ("indexed-job.yaml", "statefulset.yaml", "standbys.yaml"):
+            locked = self.changed(name, "s/# LOCKED: //")
+            container = locked[-1]["spec"]["template"]["spec"]["containers"][0]
+            self.assertIn({"name": "CONVENE_JOIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "convene-join-token", "key": "token"}}}, container["env"])
+            self.assertEqual([probe["scheme"] for probe in found(locked[-1], "httpGet")], ["HTTPS"] * (2 if name == "statefulset.yaml" else 0))
+
+    def test_standbys_take_turns_with_a_shared_folder_in_place_of_an_etcd(self):
+        pod = self.changed("standbys.yaml", "/# ETCD$/d", "s/# FOLDER: //")[-1]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        self.take(CONVENE, "serve", *container["args"], "--help")
+        self.assertIn("--standby", container["args"])
+        state = next(mount["name"] for mount in container["volumeMounts"] if f"--state-dir={mount['mountPath']}/journal" in container["args"])
+        self.assertIn({"name": state, "persistentVolumeClaim": {"claimName": "convened"}}, pod["volumes"])
+        self.assertEqual(pod["securityContext"]["fsGroup"], 65532)
+
     def test_a_jobsets_pods_are_told_how_many_they_are(self):
         jobset = next(one for _, one in objects() if one["kind"] == "JobSet")
         spec = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]

@@ -50,8 +50,8 @@ std::string Pem(Writer write) {
 
 }  // namespace
 
-TestCa::TestCa(const std::string& name, const TestCa* above)
-    : key_(EVP_EC_gen("P-256")), certificate_(Draft(key_.get(), name, {.end = absl::Hours(9)})) {
+TestCa::TestCa(const std::string& name, const TestCa* above, absl::Duration end)
+    : key_(EVP_EC_gen("P-256")), certificate_(Draft(key_.get(), name, {.end = end})) {
   const TestCa& issuer = above == nullptr ? *this : *above;
   X509_set_issuer_name(certificate_.get(), X509_get_subject_name(issuer.certificate_.get()));
   AddExtension(certificate_.get(), NID_basic_constraints, "critical,CA:TRUE");

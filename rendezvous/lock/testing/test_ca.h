@@ -15,6 +15,7 @@ class TestCa {
   TestCa() : TestCa("test CA", nullptr) {}
   // Another CA, by this one.
   TestCa Below() const { return TestCa("test CA below", this); }
+  static TestCa Expired() { return TestCa("old CA", nullptr, -absl::Minutes(1)); }
 
   struct Wish {
     std::string names = "IP:127.0.0.1";      // subjectAltName, as openssl.cnf writes it
@@ -27,7 +28,8 @@ class TestCa {
   Credentials Issue(const std::string& directory) const { return Issue(directory, Wish()); }
 
  private:
-  TestCa(const std::string& name, const TestCa* above);  // null: by itself
+  // `above` null: by itself. `end`: from now.
+  TestCa(const std::string& name, const TestCa* above, absl::Duration end = absl::Hours(9));
 
   OwnedKey key_;
   OwnedCertificate certificate_;

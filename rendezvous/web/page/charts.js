@@ -8,7 +8,9 @@ function ticks(low, high, parts) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const unit = power * [1, 2, 5, 10].find((factor) => raw <= factor * power * 1.0001);
   const values = [];
-  for (let value = Math.ceil(low / unit) * unit; value <= high + unit * 1e-6; value += unit) values.push(Number(value.toPrecision(12)));
+  const first = Math.ceil(low / unit) * unit;
+  // By index: beyond 2^53 a sum would stay as it is.
+  for (let i = 0; i <= parts + 1 && first + i * unit <= high + unit * 1e-6; ++i) values.push(Number((first + i * unit).toPrecision(12)));
   return values;
 }
 
