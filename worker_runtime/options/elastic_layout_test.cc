@@ -221,6 +221,13 @@ TEST_CASE("a micro batch beyond any int is all of a rank's samples, for best and
                "dp_size 2 = 2 workers, but this job has 1; start 2 workers");
 }
 
+TEST_CASE("best refuses chunks beyond any int in words") {
+  CHECK_STATUS(AtStart({"--elastic-layout=best", "--pp-size=2", "--pp-schedule=interleaved",
+                        "--pp-virtual-stages=1073741824"},
+                       8),
+               kInvalid, "pp_virtual_stages 1073741824");
+}
+
 TEST_CASE("the line says the layout, the workers, what was asked for, and the rule") {
   CHECK(LineOf(Options({"--tp-size=2", "--pp-size=2", "--dp-size=4"}), 13) ==
         "layout dp3 x tp2 x pp2: 12 of 13 workers train; asked dp4; kept tp and pp "

@@ -251,7 +251,7 @@ bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
   const int64_t pieces = layout.cp == 1 ? 1 : by_heads ? layout.cp : 2 * int64_t{layout.cp};
   if (job.sequence_length % pieces != 0) return false;
   if (job.float8 && !HasWholeFloat8Widths(job, layout)) return false;
-  if (layout.pp * strategy.virtual_stages > job.model.layers + 2) return false;
+  if (int64_t{layout.pp} * strategy.virtual_stages > job.model.layers + 2) return false;
   return !counts.Stages(layout.pp, strategy.virtual_stages).ranks.empty();
 }
 
