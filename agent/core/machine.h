@@ -115,11 +115,10 @@
 // round begins behind the endpoint that lost the stream. A leader that has not answered a heartbeat
 // within a quarter of the lease is left, and so is a daemon that takes the Hello and says no
 // Welcome: the rest of the lease is for the search. So heartbeats come each eighth of the lease.
-// An endpoint that refuses this node is passed over, for a stranger may have the address of a daemon
-// that died. The node ends when all of a round refuse it.
-// Welcome.term never falls: a daemon with a smaller one led before and does not know that another
-// one leads. Refused connections do not move the fence, because the leader may be at an endpoint
-// that this agent does not know.
+// An endpoint that refuses this node is passed over, for a stranger may have the address of a
+// daemon that died. The node ends when all of a round refuse it. Welcome.term never falls: a daemon
+// with a smaller one led before and does not know that another one leads. Refused connections do
+// not move the fence, because the leader may be at an endpoint that this agent does not know.
 //
 // A worker's end while it is being stopped comes from the stop, with one exception. In a stop for a
 // checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in

@@ -10,9 +10,9 @@
 
 namespace convene::agent {
 
-// What `ask` says in a child process, 1 MiB of it at most; "" where it has ended the child. Nullopt
-// where it has not ended after `timeout`, when the child is killed, and where there is no room for
-// a child.
+// The answer of `ask`, called in a child process: 1 MiB of it at most, "" where the call has ended
+// the child. Nullopt where the child has not answered after `timeout`, when it is killed, and where
+// there is no room for a child.
 std::optional<std::string> AskInChild(absl::FunctionRef<std::string()> ask, absl::Duration timeout);
 
 }  // namespace convene::agent

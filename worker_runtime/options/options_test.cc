@@ -264,15 +264,18 @@ TEST_CASE("a memory plan needs no data") {
   }));
 }
 
+TEST_CASE("a rank's memory has room for 15 copies of others") {
+  CHECK_OK(With([](TrainOptions& o) { o.replicas = 15; }));
+  CHECK_STATUS(With([](TrainOptions& o) { o.replicas = 1073741823; }), kInvalid,
+               "replicas 1073741823 must be from 0 to 15: each rank keeps");
+}
+
 TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.data.clear(); }), kInvalid, "give --data FILE...");
   CHECK_STATUS(With([](TrainOptions& o) { o.data = {""}; }), kInvalid, "empty file name");
   CHECK_STATUS(With([](TrainOptions& o) { o.steps = 0; }), kInvalid, "steps 0 must be at least 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.micro_batch_size = 0; }), kInvalid,
                "micro_batch_size 0");
-  CHECK_OK(With([](TrainOptions& o) { o.replicas = 15; }));
-  CHECK_STATUS(With([](TrainOptions& o) { o.replicas = 1073741823; }), kInvalid,
-               "replicas 1073741823 must be from 0 to 15: each rank keeps");
   CHECK_STATUS(With([](TrainOptions& o) { o.sequence_length = -1; }), kInvalid,
                "sequence_length -1");
   CHECK_STATUS(With([](TrainOptions& o) { o.steps = INT64_MAX; }), kInvalid, "more tokens than");

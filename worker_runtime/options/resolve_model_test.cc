@@ -1,5 +1,4 @@
-#include "worker_runtime/options/resolve_model.h"
-
+// ResolveModel, as LoadOptions calls it.
 #include <string>
 #include <vector>
 
