@@ -22,6 +22,9 @@
 namespace convene::worker {
 namespace {
 
+// The memory of a rank has room for no more copies of others (replicas/peer_replicas.cc).
+constexpr int kMostReplicas = 15;
+
 absl::Status AtLeast(const char* key, int64_t value, int64_t minimum) {
   if (value >= minimum) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(key, " ", value, " must be at least ", minimum));
@@ -44,6 +47,11 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_keep", options.checkpoint_keep, 2));
   CONVENE_RETURN_IF_ERROR(AtLeast("max_failed_checkpoints", options.max_failed_checkpoints, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("replicate_every", options.replicate_every, 0));
+  if (options.replicas > kMostReplicas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("replicas ", options.replicas, " must be from 0 to ", kMostReplicas,
+                     ": each rank keeps as many copies of other ranks"));
+  }
   CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));

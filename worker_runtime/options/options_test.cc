@@ -264,6 +264,12 @@ TEST_CASE("a memory plan needs no data") {
   }));
 }
 
+TEST_CASE("a rank keeps copies of at most 15 others") {
+  CHECK_OK(With([](TrainOptions& o) { o.replicas = 15; }));
+  CHECK_STATUS(With([](TrainOptions& o) { o.replicas = 1073741823; }), kInvalid,
+               "replicas 1073741823 must be from 0 to 15: each rank keeps");
+}
+
 TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.data.clear(); }), kInvalid, "give --data FILE...");
   CHECK_STATUS(With([](TrainOptions& o) { o.data = {""}; }), kInvalid, "empty file name");
