@@ -6,6 +6,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "rendezvous/lock/credentials.h"
 
 namespace convene::rendezvous {
@@ -14,8 +17,18 @@ namespace convene::rendezvous {
 // the file and what to do: NotFound and the system's other errors; PermissionDenied where others
 // may read the key; InvalidArgument for content that is none (swapped files too), a key that is not
 // the certificate's, and a certificate that the CAs do not vouch for now: expired, not valid yet,
-// of another CA. REQUIRES: files.has_certificates().
-absl::Status UseCertificates(const Credentials& files, SSL_CTX* context);
+// of another CA. Returns the time until which they vouch for it: the first end of a certificate of
+// the chain, the CA's own too. REQUIRES: files.has_certificates().
+absl::StatusOr<absl::Time> UseCertificates(const Credentials& files, SSL_CTX* context);
+
+// The flags that name the files, for the texts.
+struct FileFlags {
+  absl::string_view cert, key, ca;
+};
+
+// Looks likewise at files for another program: no CA needs to vouch for the certificate, because
+// `tls_ca` is for that program's. Without a certificate it looks at the CAs alone.
+absl::Status CheckFiles(const Credentials& files, const FileFlags& flags);
 
 // PURE. Why a certificate was not taken. `verify_result`: X509_V_ERR_..., of verify(1).
 std::string WhyNotTaken(long verify_result);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/testing/test_ca.h"
+#include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -20,7 +21,7 @@ namespace {
 
 absl::Status Use(const Credentials& files) {
   const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_method()));
-  return UseCertificates(files, context.get());
+  return UseCertificates(files, context.get()).status();
 }
 
 void CheckRefused(const Credentials& files, const std::string& file, const std::string& word) {
@@ -80,6 +81,44 @@ TEST_CASE("files that are not what they should be are named") {
   CheckRefused(given, "/text", "damaged");
   given.tls_ca = absl::StrCat(directory.path(), "/none");
   CHECK_STATUS(Use(given), absl::StatusCode::kNotFound, "/none");
+}
+
+TEST_CASE("a certificate is good until it ends, or one that vouches for it") {
+  const testing::TempDir directory;
+  const auto left = [&](absl::Duration end) {
+    const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_method()));
+    const auto until =
+        UseCertificates(TestCa().Issue(directory.path(), {.end = end}), context.get());
+    REQUIRE_OK(until);
+    return *until - WallNow();
+  };
+  CHECK(left(absl::Hours(2)) > absl::Minutes(119));
+  CHECK(left(absl::Hours(2)) < absl::Minutes(121));
+  CHECK(left(absl::Hours(99)) < absl::Hours(10));  // the CA's
+}
+
+TEST_CASE("files for another program are looked at, and no CA vouches for the certificate") {
+  constexpr FileFlags kFlags = {"--its-cert", "--its-key", "--its-ca"};
+  const testing::TempDir directory, elsewhere;
+  const TestCa ca;
+  Credentials files = ca.Issue(directory.path());
+  files.tls_ca = TestCa().Issue(elsewhere.path()).tls_ca;
+  CHECK_OK(CheckFiles(files, kFlags));
+  CHECK_OK(CheckFiles({.tls_ca = files.tls_ca}, kFlags));
+  const auto refused = [&](const Credentials& given, const char* words) {
+    CHECK_STATUS(CheckFiles(given, kFlags), absl::StatusCode::kInvalidArgument, words);
+  };
+  Credentials given = files;
+  std::swap(given.tls_cert, given.tls_key);
+  refused(given, "were --its-cert and --its-key swapped?");
+  given = files;
+  given.tls_key = absl::StrCat(elsewhere.path(), "/key.pem");
+  refused(given, "is not that of the certificate");
+  refused({.tls_ca = files.tls_key}, "--its-ca: ");
+  refused(ca.Issue(directory.path(), {.begin = -absl::Hours(2), .end = -absl::Hours(1)}),
+          "has expired");
+  refused(ca.Issue(directory.path(), {.begin = absl::Hours(1), .end = absl::Hours(2)}),
+          "not valid yet");
 }
 
 TEST_CASE("a key that others may read is refused") {

@@ -231,9 +231,11 @@ absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side
   } else if (SSL_CTX_set_alpn_protos(made, kProtocols, kProtocolsBytes) != 0) {
     return OpensslError("no protocol");
   }
-  CONVENE_RETURN_IF_ERROR(credentials.has_certificates()
-                              ? UseCertificates(credentials, made)
-                              : UseKeyOfToken(credentials.join_token, made));
+  if (credentials.has_certificates()) {
+    CONVENE_ASSIGN_OR_RETURN(context.good_until_, UseCertificates(credentials, made));
+  } else {
+    CONVENE_RETURN_IF_ERROR(UseKeyOfToken(credentials.join_token, made));
+  }
   return context;
 }
 

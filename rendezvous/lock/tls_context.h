@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "rendezvous/lock/credentials.h"
 
 namespace convene::rendezvous {
@@ -41,6 +42,9 @@ class TlsContext {
   // Owned here; SSL_new takes a share of it.
   SSL_CTX* get() const { return context_.get(); }
 
+  // UseCertificates' time; InfiniteFuture without certificates of a CA.
+  absl::Time good_until() const { return good_until_; }
+
   // By these bytes `side` proves to the other that it has the token: HMAC with the token as the key
   // over a secret of this connection alone (RFC 9266's tls-exporter), so they are of no use on
   // another. 32 bytes; the token is "" where there is none. REQUIRES: the handshake is over.
@@ -54,6 +58,7 @@ class TlsContext {
 
   std::unique_ptr<SSL_CTX, Free> context_;
   std::string token_;
+  absl::Time good_until_ = absl::InfiniteFuture();
 };
 
 // The other side of a connection whose handshake is over; a member has yet to prove the token.

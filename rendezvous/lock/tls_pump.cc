@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/certificates.h"
+#include "rendezvous/lock/expiry.h"
 #include "rendezvous/lock/tls_pipe.h"
 #include "rendezvous/net/complaints.h"
 #include "rendezvous/net/connect.h"
@@ -51,6 +52,7 @@ class TlsPumpImpl final : public TlsPump {
   }
 
   absl::Status Begin() {
+    LookAtEnd();
     CONVENE_RETURN_IF_ERROR(doorbell_.Attach(loop_, [this] { TakeNew(); }));
     CONVENE_ASSIGN_OR_RETURN(thread_, Thread::Start("tls", [this] { Loop(); }));
     return absl::OkStatus();
@@ -67,6 +69,11 @@ class TlsPumpImpl final : public TlsPump {
   bool HasMemberAt(const std::string& machine) const override {
     MutexLock lock(&mutex_);
     return members_.count(machine) > 0;
+  }
+
+  absl::Time good_until() const override {
+    MutexLock lock(&mutex_);
+    return good_until_;
   }
 
  private:
@@ -98,10 +105,12 @@ class TlsPumpImpl final : public TlsPump {
   void Loop() {
     while (!Ends()) {
       loop_.RunOnce(!turns_.empty()      ? MonotonicTime()
-                    : deadlines_.empty() ? MonotonicTime::InfiniteFuture()
-                                         : deadlines_.begin()->first);
+                    : deadlines_.empty() ? look_at_end_at_
+                                         : std::min(look_at_end_at_, deadlines_.begin()->first));
       ShakeSome();
       EndLate();
+      // A new certificate may lie there for weeks before the next handshake.
+      if (Clock::Real().Now() >= look_at_end_at_ && !ReadChanged()) LookAtEnd();
     }
     TakeNew();  // their callers wait
     while (!arrivals_.empty()) Stop(Oldest(arrivals_.begin()->second));
@@ -147,13 +156,14 @@ class TlsPumpImpl final : public TlsPump {
     }
   }
 
-  // Looks before it reads, so a change while it reads is seen at the next handshake.
-  void ReadChanged() {
-    if (!credentials_.has_certificates()) return;
+  // Looks before it reads, so a change while it reads is seen at the next handshake. True: new
+  // certificates are used from now on.
+  bool ReadChanged() {
+    if (!credentials_.has_certificates()) return false;
     std::string stamp = StampOf(credentials_);
     const MonotonicTime now = Clock::Real().Now();
     const bool has_changed = stamp != stamp_;
-    if (!has_changed && now < retry_at_) return;
+    if (!has_changed && now < retry_at_) return false;
     stamp_ = std::move(stamp);
     absl::StatusOr<TlsContext> context = TlsContext::Make(credentials_, side_);
     if (!context.ok()) {
@@ -162,11 +172,22 @@ class TlsPumpImpl final : public TlsPump {
         spdlog::warn("the certificates changed and are not right; those from before go on: {}",
                      std::string(context.status().message()));
       }
-      return;
+      return false;
     }
     retry_at_ = MonotonicTime::InfiniteFuture();
     context_ = *std::move(context);
     spdlog::info("the certificate in {} was read again", credentials_.tls_cert);
+    LookAtEnd();
+    return true;
+  }
+
+  // At the certificates' end.
+  void LookAtEnd() {
+    const ExpiryNews news = NewsOfExpiry(credentials_.tls_cert, context_.good_until(), WallNow());
+    look_at_end_at_ = Clock::Real().Now() + news.next_look;
+    if (!news.warning.empty()) spdlog::warn("{}", news.warning);
+    MutexLock lock(&mutex_);
+    good_until_ = context_.good_until();
   }
 
   void Add(New one) {
@@ -353,6 +374,7 @@ class TlsPumpImpl final : public TlsPump {
   std::string stamp_;  // of the files when they were read last
   MonotonicTime retry_at_ = MonotonicTime::InfiniteFuture();
   TlsContext context_;
+  MonotonicTime look_at_end_at_;  // of context_
   Connections connections_;
   std::map<std::string, Arrivals> arrivals_;  // by address
   size_t handshakes_ = 0;                     // of all of them
@@ -364,6 +386,7 @@ class TlsPumpImpl final : public TlsPump {
 
   mutable Mutex mutex_;
   std::vector<New> new_ ABSL_GUARDED_BY(mutex_);
+  absl::Time good_until_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> members_ ABSL_GUARDED_BY(mutex_);  // connections by machine
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
 

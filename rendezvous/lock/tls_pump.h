@@ -48,7 +48,8 @@ class TlsPump {
   // TlsContext::Make's errors; ResourceExhausted without a descriptor or a thread to spare. Once a
   // file of the credentials has changed, it is read again for the next handshake; where it is not
   // right, a line in the log says so, and the certificates from before go on. Open connections
-  // notice nothing.
+  // notice nothing. The log warns at the start and once a day of certificates that end soon
+  // (expiry.h).
   static absl::StatusOr<std::unique_ptr<TlsPump>> Start(const Credentials& credentials,
                                                         TlsContext::Side side,
                                                         const Options& options);
@@ -63,6 +64,9 @@ class TlsPump {
 
   // Whether a member's connection from this machine (OtherMachine, net/connect.h) is open.
   virtual bool HasMemberAt(const std::string& machine) const = 0;
+
+  // TlsContext::good_until of the certificates that are used now.
+  virtual absl::Time good_until() const = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -27,6 +27,7 @@
 #include "tools/base/files.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
@@ -358,6 +359,20 @@ TEST_CASE("certificates that change are read again, and open connections go on")
   CHECK_OK(Meet(*server, *client).server);
   Say(open.client->plain.get(), "still here");
   CHECK(Hear(open.server->plain.get(), 10) == "still here");
+}
+
+TEST_CASE("certificates that end soon are told of at the start and when they are read again") {
+  const testing::LoggedText log;
+  const testing::TempDir of_server;
+  const TestCa ca;
+  const auto server = Pump(ca.Issue(of_server.path()), TlsContext::Side::kServer);
+  CHECK(log.CountOf("ends on") == 1);
+  const absl::Time before = server->good_until();
+  ca.Issue(of_server.path(), {.end = absl::Hours(5)});
+  CHECK(!Meet(*server, *Pump(Token(kToken), TlsContext::Side::kClient)).server.ok());
+  CHECK(log.CountOf("ends on") == 2);
+  CHECK(server->good_until() > before + absl::Hours(3));
+  CHECK(Pump(Token(kToken), TlsContext::Side::kServer)->good_until() == absl::InfiniteFuture());
 }
 
 TEST_CASE("files that were not right are read again, though they look unchanged") {

@@ -18,6 +18,7 @@
 #include "rendezvous/etcd/etcd_journal.h"
 #include "rendezvous/journal/file_journal.h"
 #include "rendezvous/journal/tenure.h"
+#include "rendezvous/lock/certificates.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/port_mark.h"
 #include "spdlog/spdlog.h"
@@ -152,15 +153,32 @@ int EndBy(int signal, const std::function<void()>& stop) {
   return exit_code;
 }
 
-absl::Status NoEtcd(const absl::Status& status, const etcd::Place& place) {
+// gRPC tells little of a handshake that failed.
+std::string TlsAdvice(const etcd::TlsFiles& tls) {
+  if (tls.ca.empty()) {
+    return "\nThis daemon speaks to it without TLS: where its --listen-client-urls are https, give "
+           "--etcd-ca.";
+  }
+  return absl::StrCat(
+      "\nThis daemon speaks TLS to it: is its certificate of a CA in ", tls.ca,
+      " (--etcd-ca), with these names or addresses? ",
+      tls.cert.empty()
+          ? "Where etcd wants a certificate (--client-cert-auth), give --etcd-cert and --etcd-key."
+          : absl::StrCat("Does etcd take ", tls.cert, " (--etcd-cert; its --trusted-ca-file)?"));
+}
+
+absl::Status NoEtcd(const absl::Status& status, const etcd::Place& place,
+                    const etcd::TlsFiles& tls) {
   return absl::Status(
       status.code(),
       absl::StrCat(
           "--journal ", place.url(), ": ", status.message(),
           absl::IsUnavailable(status)
-              ? ".\nIs etcd running there, and more than half of its members, and does the "
-                "network let this machine reach them? See\n  etcdctl --endpoints HOST:2379 "
-                "endpoint status"
+              ? absl::StrCat(
+                    ".\nIs etcd running there, and more than half of its members, and does the "
+                    "network let this machine reach them? See\n  etcdctl --endpoints HOST:2379 "
+                    "endpoint status",
+                    TlsAdvice(tls))
               : ""));
 }
 
@@ -216,11 +234,17 @@ class Outage {
   MonotonicTime warns_again_at_;
 };
 
-// A fresh client for each candidacy: files that were replaced are read. After the first one it
-// waits for files that cannot be read; null when `signal` came meanwhile.
+// A fresh client for each candidacy: files that were replaced are read. The first one looks whether
+// they are right; a later one waits for files that cannot be read, and is null when `signal` came
+// meanwhile.
 absl::StatusOr<std::unique_ptr<etcd::Client>> MakeClient(const etcd::Place& place,
                                                          const etcd::TlsFiles& tls, bool is_first,
                                                          Vigil* vigil, int* signal) {
+  if (is_first && !tls.ca.empty()) {
+    CONVENE_RETURN_IF_ERROR(
+        CheckFiles({.tls_cert = tls.cert, .tls_key = tls.key, .tls_ca = tls.ca},
+                   {.cert = "--etcd-cert", .key = "--etcd-key", .ca = "--etcd-ca"}));
+  }
   Outage outage;
   for (;;) {
     auto made = etcd::Client::Make(place.members, tls);
@@ -285,7 +309,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
     if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
     // A process that stood still for a lease (a paused machine) sees its begin and end at once.
     if (state.tenure != nullptr && absl::IsAborted(state.status)) continue;
-    if (!state.status.ok()) return NoEtcd(state.status, place);
+    if (!state.status.ok()) return NoEtcd(state.status, place, tls);
     auto memory = etcd::EtcdJournal::Open(client.get(), place, state.lease, state.tenure);
     if (absl::IsUnavailable(memory.status())) {
       spdlog::warn("the journal was not read in time: {}", std::string(memory.status().message()));

@@ -142,7 +142,9 @@ class PortServer final : public Server {
       : daemon_(options.clock, options.quiet, std::move(memory)),
         log_hub_(&daemon_),
         service_(&daemon_, &log_hub_),
-        web_(&daemon_, &log_hub_, [this] { return StoreCounts(); }),
+        web_(
+            &daemon_, &log_hub_, [this] { return StoreCounts(); },
+            [this] { return tls_ == nullptr ? absl::InfiniteFuture() : tls_->good_until(); }),
         store_bytes_max_(options.store_bytes_max),
         credentials_(options.credentials) {
     daemon_.set_served_by(options.served_by);

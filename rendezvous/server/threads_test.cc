@@ -115,7 +115,9 @@ class Crowd {
     hub_ = std::make_unique<LogHub>(daemon_.get());
     daemon_->set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { hub_->EndRun(watch, ended); });
-    web_ = std::make_unique<Web>(daemon_.get(), hub_.get(), [] { return StoreServer::Counts(); });
+    web_ = std::make_unique<Web>(
+        daemon_.get(), hub_.get(), [] { return StoreServer::Counts(); },
+        [] { return absl::InfiniteFuture(); });
     auto http = HttpServer::Start({}, [this](const HttpRequest& r) { return web_->Respond(r); });
     REQUIRE(http.ok());
     http_ = *std::move(http);

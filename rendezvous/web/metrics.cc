@@ -274,4 +274,13 @@ std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters&
   return writer.text();
 }
 
+std::string CertificateMetricText(absl::Time end) {
+  if (end == absl::InfiniteFuture()) return "";
+  Writer writer;
+  writer.Single("convene_certificate_expires_seconds", "gauge",
+                "End of the daemon's certificate, or its CA's, since 1970.",
+                static_cast<int64_t>(absl::ToUnixSeconds(end)));
+  return writer.text();
+}
+
 }  // namespace convene::rendezvous

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "rendezvous/attend/daemon_counters.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
@@ -27,5 +28,8 @@ inline constexpr int kMostRanksMeasuredInAll = 1024;
 std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
                         const std::optional<StoreServer::Counts>& store,
                         const ProcessUsage& process, const CurvesOf& curves_of);
+
+// The end of the daemon's certificates; "" for InfiniteFuture, which says that it has none.
+std::string CertificateMetricText(absl::Time end);
 
 }  // namespace convene::rendezvous

@@ -55,6 +55,12 @@ JobView JobOfRanks(const std::string& id, int ranks) {
   return job;
 }
 
+TEST_CASE("the end of the daemon's certificate is a date, and a daemon without one has no sample") {
+  CHECK(absl::StrContains(CertificateMetricText(absl::FromUnixSeconds(1796785200)),
+                          "gauge\nconvene_certificate_expires_seconds 1796785200\n"));
+  CHECK(CertificateMetricText(absl::InfiniteFuture()).empty());
+}
+
 TEST_CASE("a number that is none has no sign, which Prometheus would refuse") {
   for (const double none :
        {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN()}) {

@@ -63,9 +63,10 @@ StatusBoard::Source ViewsOf(Daemon* daemon) {
 
 }  // namespace
 
-Web::Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts)
+Web::Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts, CertificateEnd certificate_end)
     : daemon_(daemon),
       store_counts_(std::move(store_counts)),
+      certificate_end_(std::move(certificate_end)),
       json_(
           ViewsOf(daemon),
           [](const std::vector<JobView>& views) { return absl::StrCat(StatusJson(views), "\n"); },
@@ -77,8 +78,9 @@ Web::Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts)
       metrics_(
           ViewsOf(daemon),
           [this](const std::vector<JobView>& views) {
-            return MetricsText(views, daemon_->Counters(), store_counts_(), ReadProcessUsage(),
-                               Curves());
+            return absl::StrCat(MetricsText(views, daemon_->Counters(), store_counts_(),
+                                            ReadProcessUsage(), Curves()),
+                                CertificateMetricText(certificate_end_()));
           },
           &Clock::Real()),
       page_jobs_(

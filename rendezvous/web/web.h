@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "rendezvous/attend/daemon.h"
 #include "rendezvous/logs/log_hub.h"
 #include "rendezvous/store/store_server.h"
@@ -30,9 +31,11 @@ namespace convene::rendezvous {
 class Web {
  public:
   using StoreCounts = std::function<std::optional<StoreServer::Counts>()>;
+  using CertificateEnd = std::function<absl::Time()>;
 
   // `daemon` and `log_hub` outlive it. `store_counts`: none before the store's first client.
-  Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts);
+  // `certificate_end`: CertificateMetricText's.
+  Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts, CertificateEnd certificate_end);
 
   // Begins to keep the jobs' curves (history.h). At most once; its errors.
   absl::Status Start() { return history_.Start(); }
@@ -50,6 +53,7 @@ class Web {
 
   Daemon* const daemon_;
   const StoreCounts store_counts_;
+  const CertificateEnd certificate_end_;
   std::atomic<bool> is_stopping_ = false;
   StatusBoard json_;
   StatusBoard text_;

@@ -54,11 +54,13 @@ class WebTest {
   ManualClock clock_;
   Daemon daemon_{&clock_, true};
   LogHub hub_{&daemon_};
-  Web web_{&daemon_, &hub_, [] {
+  Web web_{&daemon_, &hub_,
+           [] {
              StoreServer::Counts counts;
              counts.keys = 17;
              return counts;
-           }};
+           },
+           [] { return absl::FromUnixSeconds(1796785200); }};
 };
 
 TEST_CASE_METHOD(WebTest, "health is well until the daemon stops") {

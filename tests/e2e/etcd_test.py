@@ -136,9 +136,13 @@ class EtcdTest(EtcdTestCase):
         missing = self.start(*daemon, "--port", free_port(), "--etcd-ca", self.path("none.pem"), log="missing.log")
         self.assertNotEqual(missing.wait(20), 0)
         self.assertIn(self.path("none.pem"), self.output(missing))
-        for stranger in strangers:
+        swapped = self.start(*daemon, "--port", free_port(), "--etcd-ca", ca, "--etcd-cert", key, "--etcd-key", cert, log="swapped.log")
+        self.assertEqual(swapped.wait(20), 64)
+        self.assertIn("were --etcd-cert and --etcd-key swapped?", self.output(swapped))
+        for stranger, advice in zip(strangers, ("give --etcd-ca", "give --etcd-cert and --etcd-key", f"of a CA in {self.path('other/ca.pem')}")):
             self.assertEqual(stranger.wait(30), 69)
             self.assertIn("no member of etcd answers", self.output(stranger))
+            self.assertIn(advice, self.output(stranger))
         # A daemon that leads no more, while the key is being replaced.
         os.rename(key, self.path("key"))
         good.send_signal(signal.SIGSTOP)
