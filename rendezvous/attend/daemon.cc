@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -245,8 +246,9 @@ void Daemon::Finish(const Aftermath& aftermath) const {
   for (const auto& [watch, ended] : aftermath.ended_watches) on_run_ended_(watch, ended);
   for (const Outbox::LogLine& line : aftermath.log) {
     const bool is_detail = line.is_detail || (quiet_ && !line.is_untold);
+    // A Hello that is refused for its names is told with them.
     spdlog::log(is_detail ? spdlog::level::debug : spdlog::level::info, "rendezvous: {}",
-                line.text);
+                Printable(line.text));
   }
 }
 

@@ -23,6 +23,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/mutex.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 
@@ -158,6 +159,19 @@ TEST_CASE("a daemon that is stopped in order keeps every node's place") {
   daemon->Join(daemon->Open(inbox.SinkOf(0)), Incarnation(1), hello);
   CHECK(inbox.Expect<Welcome>(0).resumed);
   daemon->Shutdown();
+}
+
+TEST_CASE("a name that is refused steers no terminal that shows the log") {
+  const testing::LoggedText log;
+  Inbox inbox;
+  Daemon daemon(&Clock::Real(), /*quiet=*/false);
+  REQUIRE(daemon.Start().ok());
+  Hello hello = HelloOf(0, 1);
+  hello.host = "\x1B[2J\nb";
+  daemon.Join(daemon.Open(inbox.SinkOf(0)), Incarnation(1), hello);
+  daemon.Shutdown();
+  CHECK(log.CountOf(": refused ?[2J?b: host is ") == 1);
+  CHECK(log.CountOf("\x1B") == 0);
 }
 
 TEST_CASE("a daemon without a journal leaves its job, with its past, to an agent that may host") {

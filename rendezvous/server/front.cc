@@ -33,7 +33,10 @@ namespace {
 
 constexpr absl::string_view kHttp2Preface = "PRI ";
 // TLS's own word for a client that does not speak it: fatal, unexpected_message.
-constexpr char kTlsAlert[] = {0x15, 3, 3, 0, 2, 2, 10};
+constexpr absl::string_view kTlsAlert("\x15\x03\x03\x00\x02\x02\x0A", 7);
+constexpr absl::string_view kHttpAnswer =
+    "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    "This daemon has a join token or certificates: ask by https://\n";
 
 class FrontImpl final : public Front {
  public:
@@ -156,8 +159,7 @@ class FrontImpl final : public Front {
     if (const std::string why = WhyRefused(protocol, origin, options_.is_locked); !why.empty()) {
       // An agent without a token learns from it that a daemon is here. A proxy in front of a daemon
       // that does not listen yet closes connections without a word, and the agent waits.
-      if (protocol == Protocol::kGrpc && origin == Origin::kPlain)
-        (void)!send(fd->get(), kTlsAlert, sizeof(kTlsAlert), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (origin == Origin::kPlain) SayLocked(fd->get(), protocol);
       Refuse(std::move(*fd), seen, why);
       return true;
     }
@@ -179,6 +181,17 @@ class FrontImpl final : public Front {
         break;
     }
     return true;
+  }
+
+  static void SayLocked(int fd, Protocol protocol) {
+    const absl::string_view words = protocol == Protocol::kGrpc   ? kTlsAlert
+                                    : protocol == Protocol::kHttp ? kHttpAnswer
+                                                                  : "";
+    if (words.empty()) return;
+    // A close with bytes unread may take the words away from the client.
+    char unread[4096];
+    (void)!recv(fd, unread, sizeof(unread), MSG_DONTWAIT);
+    (void)!send(fd, words.data(), words.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   void Refuse(UniqueFd fd, absl::string_view seen, const std::string& why) {

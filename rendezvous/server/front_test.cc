@@ -187,6 +187,23 @@ TEST_CASE("a locked front tells a plain client in TLS's words, and closes") {
   CHECK(IsClosed(plain));
 }
 
+TEST_CASE("a locked front tells a plain browser or probe what it wants, and closes") {
+  Front::Options options;
+  options.is_locked = true;
+  FrontTest test(options);
+  const UniqueFd plain = test.Connect();
+  Say(plain, "GET /metrics HTTP/1.1\r\n");
+  std::string answer;
+  char bytes[256];
+  ssize_t count;
+  while ((count = recv(plain.get(), bytes, sizeof(bytes), 0)) > 0) {
+    answer.append(bytes, static_cast<size_t>(count));
+  }
+  CHECK(count == 0);
+  CHECK_THAT(answer, Catch::StartsWith("HTTP/1.1 400 "));
+  CHECK_THAT(answer, Catch::Contains("https://"));
+}
+
 TEST_CASE("a client that says nothing is closed after a while, and one that says too little too") {
   Front::Options options;
   options.silence = absl::Milliseconds(50);

@@ -98,7 +98,9 @@ class JoinTokenTest(ConveneTestCase):
         plain = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.addCleanup(plain.close)
         plain.request("GET", "/healthz")
-        self.assertRaises((http.client.HTTPException, ConnectionError), plain.getresponse)
+        answer = plain.getresponse()
+        self.assertEqual(answer.status, 400)
+        self.assertIn(b"https://", answer.read())
         # The read token opens nothing but the page.
         self.assertIn("does not take this join token",
                       self.ask(f"127.0.0.1:{port}", "--join-token-file", self.token_file(read_token, "read"), code=64))
