@@ -43,6 +43,15 @@ class CheckpointCopiesTest(unittest.TestCase):
         folder.remove([(3, 6), (3, 7)])
         self.assertEqual(folder.written(), [])
 
+    def test_a_process_that_a_worker_starts_leaves_the_workers_memory_alone(self):
+        worker = {'CONVENE_MEMORY': 'm'}
+        child = dict(worker)  # started before the worker's Checkpoint: a rank of its own, as mp.spawn makes them
+        self.assertEqual(copies.worker_memory(worker, 7), 'm')
+        self.assertEqual(copies.worker_memory(worker, 7), 'm')
+        self.assertEqual(copies.worker_memory(child, 8), 'm')
+        self.assertEqual(copies.worker_memory(dict(worker), 9), '')
+        self.assertEqual(copies.worker_memory({}, 7), '')
+
     def copy(self, size, index=b'index', name=(3, 7)):
         window = mmap.mmap(-1, size)
         begin = copies.data_offset(len(index))

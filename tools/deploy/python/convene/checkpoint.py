@@ -98,13 +98,14 @@ class Checkpoint:
         self._group = None if is_alone else dist.new_group(backend='gloo')
         # Without a launcher that numbers the nodes, LOCAL_WORLD_SIZE tells them apart; without that, too, each rank counts as one.
         unnumbered = -1 - self._rank // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
-        told = self._tell_any((copies.identity(os.environ.get('CONVENE_MEMORY', '')), int(os.environ.get('LOCAL_RANK', '0')),
+        memory = copies.worker_memory(os.environ, os.getpid())
+        told = self._tell_any((copies.identity(memory), int(os.environ.get('LOCAL_RANK', '0')),
                                int(os.environ.get('GROUP_RANK', unnumbered)), os.path.realpath(folder) if folder else ''))
         memories, local_ranks, self._nodes, folders = zip(*told)
         place = choice.places(memories, local_ranks)[self._rank]
         self._owned = (0, 1) if replicated else (self._rank, self._world)
         self._copies_here = not replicated or place == 0
-        self._memory = self._open_memory(place, self._nodes.count(self._nodes[self._rank]))
+        self._memory = self._open_memory(memory, place, self._nodes.count(self._nodes[self._rank]))
         self._has_agent = any(memories)
         self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
@@ -124,8 +125,7 @@ class Checkpoint:
         self._written: List[Optional[futures.Future]] = [None, None]  # by the half that is read
 
     @staticmethod
-    def _open_memory(place: int, local_workers: int) -> copies.Memory:
-        path = os.environ.get('CONVENE_MEMORY', '')
+    def _open_memory(path: str, place: int, local_workers: int) -> copies.Memory:
         try:
             return copies.Memory(path, place, local_workers)
         except OSError as error:

@@ -17,7 +17,7 @@ import re
 import struct
 import threading
 import zlib
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, MutableMapping, NamedTuple, Optional, Sequence, Tuple
 
 # (generation, step). A generation begins where the ranks load a state: copies of two generations are never parts of one state. Newer ones are greater.
 Name = Tuple[int, int]
@@ -195,6 +195,13 @@ def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
         except (OSError, ValueError):
             pass  # the root has no limit, and 'max' is none
     return max(0, least)
+
+
+def worker_memory(environment: MutableMapping[str, str], process: int) -> str:
+    """The agent's memory, for the process that asks first and those it replaces; '' for the processes that it starts, which inherit its environment:
+    their states are others than the worker's, and would be written over its."""
+    user = environment.setdefault('CONVENE_MEMORY_USER', str(process))
+    return environment.get('CONVENE_MEMORY', '') if user == str(process) else ''
 
 
 def identity(path: str) -> Any:
