@@ -41,7 +41,7 @@ class Answerer {
     if (chats_.ok()) end_of_answer_ = chats_->EndOfAnswer();
   }
 
-  absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
+  absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show, GoesOn goes_on) {
     std::vector<Tokens> prompts;
     std::vector<Unshown> unshown;
     Usage usage;
@@ -60,8 +60,10 @@ class Answerer {
     }
     // A full context ends a text, each at its own length.
     const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
-    GenerateOptions options = {
-        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
+    GenerateOptions options = {.sampling = request.sampling,
+                               .max_new_tokens = most,
+                               .end_tokens = opened_.end_tokens,
+                               .goes_on = goes_on};
     if (request.is_chat && end_of_answer_.has_value()) {
       options.end_tokens.push_back(*end_of_answer_);
     }
@@ -73,18 +75,18 @@ class Answerer {
     }
     const auto show_more = [&](int index, const std::string& text, const char* end) {
       Unshown& more = unshown[index];
-      return show(index,
-                  {std::exchange(more.text, "") + text, end, std::exchange(more.tokens, {})});
+      show(index, {std::exchange(more.text, "") + text, end, std::exchange(more.tokens, {})});
     };
-    CONVENE_RETURN_IF_ERROR(worker::Answer(
-        model_, *opened_.tokenizer, prompts, options, request.stop,
-        [&](int index, const std::string& text, AnswerEnd end) {
-          ++usage.completion_tokens;
-          if (end == AnswerEnd::kNotYet) return show_more(index, text, "");
-          return show_more(index, text, end == AnswerEnd::kLength ? "length" : "stop");
-        }));
+    CONVENE_RETURN_IF_ERROR(
+        worker::Answer(model_, *opened_.tokenizer, prompts, options, request.stop,
+                       [&](int index, const std::string& text, AnswerEnd end) {
+                         ++usage.completion_tokens;
+                         const char* const reason = end == AnswerEnd::kLength ? "length" : "stop";
+                         show_more(index, text, end == AnswerEnd::kNotYet ? "" : reason);
+                         return absl::OkStatus();
+                       }));
     for (size_t i = 0; i < prompts.size() && options.max_new_tokens == 0; ++i) {
-      CONVENE_RETURN_IF_ERROR(show_more(static_cast<int>(i), "", "length"));
+      show_more(static_cast<int>(i), "", "length");
     }
     return usage;
   }
@@ -163,11 +165,11 @@ absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened) {
   Answerer answerer(*model, opened, std::move(texts), std::move(chats));
   const std::string name = NameOf(flags.model.model);
   CONVENE_ASSIGN_OR_RETURN(
-      const auto server,
-      CompletionServer::Start(flags.host, *flags.serve, name,
-                              [&](const CompletionRequest& request, ShowPiece show) {
-                                return answerer.Answer(request, show);
-                              }));
+      const auto server, CompletionServer::Start(
+                             flags.host, *flags.serve, name,
+                             [&](const CompletionRequest& request, ShowPiece show, GoesOn goes_on) {
+                               return answerer.Answer(request, show, goes_on);
+                             }));
   std::fprintf(stderr, "convene generate: %s is served at http://%s/v1 until ^C\n", name.c_str(),
                FormatHostPort(flags.host, server->port()).c_str());
   pollfd signal = {signals.get(), POLLIN, 0};
