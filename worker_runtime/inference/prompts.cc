@@ -72,6 +72,8 @@ absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, cons
   CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(path));
   reader.format_ = std::get<FolderTemplate>(std::move(format));  // a path is no format's name
   CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer.named_tokens(), &reader.format_->variables));
+  reader.special_texts_.emplace(
+      tokenizer, absl::StrCat(reader.format_->source, "\n", reader.format_->tool_use_source));
   reader.system_ = std::move(system);
   return reader;
 }
@@ -98,7 +100,7 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Text(const std::string& text)
     return Chat(conversation);
   }
   std::vector<int32_t> ids(tokenizer_->prefix().begin(), tokenizer_->prefix().end());
-  text_->Encode(text, &ids);
+  encoder_->Encode(text, &ids);
   return ids;
 }
 
@@ -145,9 +147,21 @@ absl::StatusOr<std::string> PromptReader::Rendered(const Conversation& conversat
 
 // The template writes the special tokens itself, those before a document too.
 absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, Rendered(conversation, /*before_answer=*/true));
+  Conversation unforged = conversation;
+  CONVENE_ASSIGN_OR_RETURN(const bool is_broken, special_texts_->Break(&unforged));
+  CONVENE_ASSIGN_OR_RETURN(std::string text, Rendered(unforged, /*before_answer=*/true));
+  std::vector<size_t> cuts;
+  std::vector<jinja::TextSpan> no_spans;
+  if (is_broken) {
+    CONVENE_ASSIGN_OR_RETURN(cuts, SpecialTexts::Mend(&text, &no_spans));
+  }
+  cuts.push_back(text.size());
   std::vector<int32_t> ids;
-  rendered_->Encode(text, &ids);
+  size_t begin = 0;
+  for (const size_t end : cuts) {
+    encoder_->Encode(absl::string_view(text).substr(begin, end - begin), &ids);
+    begin = end;
+  }
   return ids;
 }
 
@@ -161,7 +175,7 @@ std::optional<int32_t> PromptReader::EndOfAnswer() {
   const size_t found = text.ok() ? text->rfind(kAnswer) : std::string::npos;
   if (found == std::string::npos) return std::nullopt;
   std::vector<int32_t> ids;
-  rendered_->Encode(text->substr(found + sizeof(kAnswer) - 1), &ids);
+  encoder_->Encode(text->substr(found + sizeof(kAnswer) - 1), &ids);
   if (ids.empty() || tokenizer_->SpecialTextOf(ids[0]).empty()) return std::nullopt;
   return ids[0];
 }

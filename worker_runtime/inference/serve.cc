@@ -55,6 +55,7 @@ class Answerer {
       if (request.echoes) {
         const auto* const text = std::get_if<std::string>(&prompt);
         first.text = text != nullptr ? *text : opened_.tokenizer->Decode(tokens, false);
+        if (text != nullptr) first.echoed = tokens.size();
       }
       unshown.insert(unshown.end(), request.choices, first);
     }
@@ -98,6 +99,8 @@ class Answerer {
     std::vector<ScoredToken> tokens;
     int64_t characters = 0;   // of all its tokens so far
     bool begins_text = true;  // the next token that is text is the first of all
+    size_t added = 0;         // tokens so far
+    size_t echoed = 0;        // of an echoed text, in which the special ones stand as they were
   };
 
   std::string BytesOf(int32_t token) const {
@@ -115,6 +118,10 @@ class Answerer {
       // SentencePiece's space before a text is none of the text.
       const size_t shown = opened_.tokenizer->Decode({token}, false).size();
       bytes.erase(0, bytes.size() - std::min(bytes.size(), shown));
+    }
+    const size_t place = choice->added++;
+    if (place >= opened_.tokenizer->prefix().size() && place < choice->echoed) {
+      bytes += opened_.tokenizer->SpecialTextOf(token);
     }
     const bool is_within = !bytes.empty() && continues(bytes[0]) && choice->characters > 0;
     ScoredToken scored = {.bytes = BytesOf(token),
