@@ -173,7 +173,9 @@ class CompletionServer::Web {
 
   static void Reply(evhttp_request* http, int status, const std::string& json) {
     evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Type", "application/json");
-    evhttp_send_reply(http, status, nullptr, BufferOf(json).get());
+    // libevent would send the body all the same.
+    const bool has_body = evhttp_request_get_command(http) != EVHTTP_REQ_HEAD;
+    evhttp_send_reply(http, status, nullptr, BufferOf(has_body ? json : "").get());
   }
   static void Fail(evhttp_request* http, const absl::Status& error) {
     Reply(http, HttpStatusOf(error), ErrorJson(error));

@@ -122,6 +122,14 @@ TEST_CASE("errors come as OpenAI's clients read them") {
   CHECK(absl::StartsWith(Ask(*server, "no HTTP\r\n\r\n"), "HTTP/1.1 400"));
 }
 
+TEST_CASE("an answer to HEAD has no body, which would be taken for the next answer") {
+  const auto server = Serve(Count);
+  const std::string answer =
+      Ask(*server, "HEAD /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  CHECK(absl::StartsWith(answer, "HTTP/1.1 404 "));
+  CHECK(absl::EndsWith(answer, "\r\n\r\n"));
+}
+
 TEST_CASE("an error behind the first piece is an event") {
   const auto server =
       Serve([](const CompletionRequest&, ShowPiece show, GoesOn) -> absl::StatusOr<Usage> {

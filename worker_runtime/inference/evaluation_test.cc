@@ -155,11 +155,14 @@ TEST_CASE("an ending is chosen by its loss, or by its loss a token") {
                absl::StatusCode::kInvalidArgument, "the file is of another tokenizer");
 }
 
-TEST_CASE("a model whose losses are no numbers chooses no ending") {
+TEST_CASE("a model whose losses are no numbers chooses no ending, and has no perplexity") {
   const Tiny broken("untied", 0, /*is_broken=*/true);
   const Question question = {.context = {1, 2}, .endings = {{0}, {3}}, .right = 0};
   CHECK_STATUS(ScoreChoices(*broken.scorer, {question}, broken.vocabulary),
                absl::StatusCode::kDataLoss, "question 0: the loss of ending 0 is nan");
+  TextScore score;
+  CHECK_STATUS(ScoreText(*broken.scorer, broken.tokens, {}, {}, &score),
+               absl::StatusCode::kDataLoss, "behind 0 tokens the loss is nan: the model's weights");
 }
 
 // A file as llm.c writes it.

@@ -62,6 +62,47 @@ absl::StatusOr<Value> WithOneText(const Value& message) {
   return jinja::NewDict(std::move(made));
 }
 
+// A call of a message's "tool_calls" with the object that its arguments are, where they are the
+// text of one: templates write them by tojson.
+absl::StatusOr<Value> WithArguments(const Value& call) {
+  const Value* const function = call.is_dict() ? call.as_dict().Find("function") : nullptr;
+  const Value* const text =
+      function != nullptr && function->is_dict() ? function->as_dict().Find("arguments") : nullptr;
+  if (text == nullptr || !text->is_string()) return call;
+  absl::StatusOr<Value> arguments = jinja::ReadJson(text->as_string());
+  if (!arguments.ok() || !arguments->is_dict()) return call;
+  Dict made = function->as_dict();
+  made.Set("arguments", *std::move(arguments));
+  Dict whole = call.as_dict();
+  CONVENE_ASSIGN_OR_RETURN(Value object, jinja::NewDict(std::move(made)));
+  whole.Set("function", std::move(object));
+  return jinja::NewDict(std::move(whole));
+}
+
+absl::Status ReadArguments(Conversation* conversation) {
+  for (Value& message : conversation->messages) {
+    const Value* const calls = message.as_dict().Find("tool_calls");
+    if (calls == nullptr || !calls->is_list()) continue;
+    std::vector<Value> read;
+    for (const Value& call : calls->as_list().items) {
+      CONVENE_ASSIGN_OR_RETURN(read.emplace_back(), WithArguments(call));
+    }
+    Dict made = message.as_dict();
+    CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(read)));
+    made.Set("tool_calls", std::move(list));
+    CONVENE_ASSIGN_OR_RETURN(message, jinja::NewDict(std::move(made)));
+  }
+  return absl::OkStatus();
+}
+
+// InvalidArgument: no conversation.
+absl::StatusOr<Conversation> ConversationOf(absl::string_view record) {
+  CONVENE_ASSIGN_OR_RETURN(ChatRecord read, ReadChatRecord(record));
+  auto* const conversation = std::get_if<Conversation>(&read);
+  if (conversation != nullptr) return std::move(*conversation);
+  return absl::InvalidArgumentError("a line has \"prompt\" or \"messages\", and no completion");
+}
+
 }  // namespace
 
 absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, const std::string& chat,
@@ -105,7 +146,8 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Text(const std::string& text)
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) {
-  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(line));
+  CONVENE_ASSIGN_OR_RETURN(const Value value,
+                           jinja::ReadJson(line, jinja::LargeIntegers::kAsFloatsOnTop));
   const Value* const prompt = value.is_dict() ? value.as_dict().Find("prompt") : nullptr;
   if (prompt != nullptr && prompt->is_string()) return Text(prompt->as_string());
   if (!is_chat()) {
@@ -113,12 +155,14 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
         "a line is a JSON object with a text \"prompt\"; a conversation (\"messages\") needs "
         "--chat");
   }
-  CONVENE_ASSIGN_OR_RETURN(const ChatRecord record, ReadChatRecord(line));
-  const auto* const conversation = std::get_if<Conversation>(&record);
-  if (conversation == nullptr) {
-    return absl::InvalidArgumentError("a line has \"prompt\" or \"messages\", and no completion");
-  }
-  return Chat(*conversation);
+  CONVENE_ASSIGN_OR_RETURN(const Conversation conversation, ConversationOf(line));
+  return Chat(conversation);
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptReader::Messages(absl::string_view request) {
+  CONVENE_ASSIGN_OR_RETURN(Conversation conversation, ConversationOf(request));
+  CONVENE_RETURN_IF_ERROR(ReadArguments(&conversation));
+  return Chat(conversation);
 }
 
 absl::StatusOr<std::string> PromptReader::Rendered(const Conversation& conversation,

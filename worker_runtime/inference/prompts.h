@@ -33,6 +33,9 @@ class PromptReader {
   // A line of a file: {"prompt": ...}, or {"messages": [...]}, which needs a template.
   // InvalidArgument: anything else; the template's errors.
   absl::StatusOr<std::vector<int32_t>> Line(absl::string_view line);
+  // {"messages": [...]} as OpenAI's clients write it. Of a text that holds the arguments of a
+  // message's "tool_calls" the template gets the object. Errors: as Line's. REQUIRES: is_chat().
+  absl::StatusOr<std::vector<int32_t>> Messages(absl::string_view request);
 
   // A conversation that grows by messages. A content that is a list of parts becomes one text, and
   // what has the text of a special token (SpecialTexts) its letters. InvalidArgument: a part that

@@ -75,6 +75,36 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
                "byte has none");
 }
 
+TEST_CASE("Messages are read beside a prompt, and beside a number that is no integer of 64 bits") {
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), kTemplate));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  const std::string both =
+      R"({"id": 18446744073709551616, "prompt": "no", "messages": [{"role": "user", "content": "a"}]})";
+  CHECK(TextOf(reader->Messages(both)) == "<|user|>a<|end|><|assistant|>");
+  CHECK(TextOf(reader->Line(both)) == "<|user|>no<|end|><|assistant|>");
+}
+
+TEST_CASE("A call's arguments that are a text with an object are the object for a template") {
+  const TempDir folder;
+  REQUIRE_OK(
+      WriteFileAtomic(folder.File("chat_template.jinja"),
+                      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}"
+                      "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  const auto rendered = [&](const std::string& arguments) {
+    return TextOf(reader->Messages(
+        R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"type": "function",
+            "function": {"name": "f", "arguments": )" +
+        arguments + "}}]}]}"));
+  };
+  CHECK(rendered(R"("{\"city\": \"Rome\"}")") == R"(f{"city": "Rome"})");
+  CHECK(rendered(R"({"city": "Rome"})") == R"(f{"city": "Rome"})");
+  CHECK(rendered(R"("Rome")") == R"(f"Rome")");
+}
+
 TEST_CASE("What a message says is letters, whatever special tokens it names") {
   const TempDir folder;
   REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), kTemplate));

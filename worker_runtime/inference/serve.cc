@@ -32,6 +32,17 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+// Log-probabilities of prompts take memory in the answer, and no time that would make them few.
+absl::Status CheckScores(const CompletionRequest& request, int64_t prompt_tokens) {
+  constexpr int64_t kMost = 1 << 22;  // half a gigabyte
+  if (!request.echoes || !request.top_logprobs.has_value()) return absl::OkStatus();
+  const int64_t scores = prompt_tokens * request.choices * (*request.top_logprobs + 1);
+  if (scores <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"echo\" and \"logprobs\" ask for ", scores, " log-probabilities of prompts, and ", kMost,
+      " are the most: ask for fewer prompts at once, a smaller \"n\" or fewer \"logprobs\""));
+}
+
 class Answerer {
  public:
   // `chats`: or why there is none.
@@ -59,6 +70,7 @@ class Answerer {
       }
       unshown.insert(unshown.end(), request.choices, first);
     }
+    CONVENE_RETURN_IF_ERROR(CheckScores(request, usage.prompt_tokens));
     // A full context ends a text, each at its own length.
     const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
     GenerateOptions options = {.sampling = request.sampling,
@@ -140,7 +152,7 @@ class Answerer {
     if (const auto* const ids = std::get_if<Tokens>(&prompt)) return *ids;
     const std::string& text = std::get<std::string>(prompt);
     if (!request.is_chat) return texts_.Text(text);
-    if (chats_.ok()) return chats_->Line(text);
+    if (chats_.ok()) return chats_->Messages(text);
     return absl::InvalidArgumentError(absl::StrCat(
         "this model has no chat template that can be used (", chats_.status().message(),
         "): ask it by /v1/completions, or serve it with a --tokenizer folder that has one"));
