@@ -197,6 +197,8 @@ class GenerateTest(ConveneTestCase):
         for path, request, words in (
                 ("/v1/completions", {"prompt": [1, 256]}, "400 .*the id 256, and the model has 256 tokens"),
                 ("/v1/completions", {"prompt": ""}, "400 .*has no token"),
+                ("/v1/completions", {"prompt": [[1] * 31] * 256, "n": 64, "logprobs": 20, "echo": True, "max_tokens": 0},
+                 "400 .*10665984 log-probabilities of prompts, and 4194304 are the most"),
                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "400 .*has no chat template"),
                 ("/", {}, "404 .*POST /v1/completions")):
             self.assertRegex(self.ask(address, path, **request), words)

@@ -173,7 +173,9 @@ class CompletionServer::Web {
 
   static void Reply(evhttp_request* http, int status, const std::string& json) {
     evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Type", "application/json");
-    evhttp_send_reply(http, status, nullptr, BufferOf(json).get());
+    // libevent would send the body all the same.
+    const bool has_body = evhttp_request_get_command(http) != EVHTTP_REQ_HEAD;
+    evhttp_send_reply(http, status, nullptr, BufferOf(has_body ? json : "").get());
   }
   static void Fail(evhttp_request* http, const absl::Status& error) {
     Reply(http, HttpStatusOf(error), ErrorJson(error));
@@ -279,7 +281,7 @@ class CompletionServer::Web {
     CONVENE_RETURN_IF_ERROR(CheckGoesOn(*job));  // it may have waited for long
     std::vector<Choice> choices(job->request.prompts.size() * job->request.choices);
     std::vector<bool> has_begun(choices.size());
-    const absl::StatusOr<Usage> usage = answer_(job->request, [&](int index, const Choice& piece) {
+    const auto show = [&](int index, const Choice& piece) {
       choices[index].text += piece.text;
       choices[index].finish_reason = piece.finish_reason;
       choices[index].tokens.insert(choices[index].tokens.end(), piece.tokens.begin(),
@@ -292,13 +294,13 @@ class CompletionServer::Web {
       if (job->request.streams && shows) {
         Send(job, ChunkEvent(job->head, index, piece, is_first));
       }
-      return CheckGoesOn(*job);
-    });
-    CONVENE_RETURN_IF_ERROR(usage.status());
+    };
+    CONVENE_ASSIGN_OR_RETURN(const Usage usage,
+                             answer_(job->request, show, [&] { return CheckGoesOn(*job); }));
     if (!job->request.streams) {
-      Send(job, CompletionJson(job->head, choices, *usage));
+      Send(job, CompletionJson(job->head, choices, usage));
     } else {
-      Send(job, absl::StrCat(job->request.streams_usage ? UsageEvent(job->head, *usage) : "",
+      Send(job, absl::StrCat(job->request.streams_usage ? UsageEvent(job->head, usage) : "",
                              kLastEvent));
     }
     return absl::OkStatus();

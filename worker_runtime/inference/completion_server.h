@@ -14,14 +14,16 @@
 namespace convene::worker {
 
 // A piece of the answer to the choice `index`, of which the prompts have as many as the request
-// wants: prompt by prompt. Not OK: no more is wanted.
-using ShowPiece = absl::FunctionRef<absl::Status(int index, const Choice& piece)>;
+// wants: prompt by prompt.
+using ShowPiece = absl::FunctionRef<void(int index, const Choice& piece)>;
+// Not OK: no more is wanted.
+using GoesOn = absl::FunctionRef<absl::Status()>;
 
-// Answers a request: calls `show` until each choice has a finish_reason. Called by one thread, the
-// server's. InvalidArgument: the request cannot be answered as it is; told to the client, as all
-// errors are.
-using AnswerRequest =
-    absl::AnyInvocable<absl::StatusOr<Usage>(const CompletionRequest& request, ShowPiece show)>;
+// Answers a request: calls `show` until each choice has a finish_reason, and `goes_on` before each
+// work that takes long. Called by one thread, the server's. InvalidArgument: the request cannot be
+// answered as it is; told to the client, as all errors are.
+using AnswerRequest = absl::AnyInvocable<absl::StatusOr<Usage>(const CompletionRequest& request,
+                                                               ShowPiece show, GoesOn goes_on)>;
 
 // A client that closes its side of a connection gives its request up. Not thread-safe. Two threads:
 // "serve" talks HTTP, "answer" answers.

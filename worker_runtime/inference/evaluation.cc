@@ -21,6 +21,14 @@ absl::StatusOr<double> LossOf(Scorer& scorer, const std::vector<int32_t>& contex
   return scorer.Loss(tokens, targets);
 }
 
+absl::Status CheckLoss(double loss, absl::string_view what) {
+  if (std::isfinite(loss)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      what, " is ", loss,
+      ": the model's weights may be damaged, or too large for the type of its arithmetic "
+      "(--precision fp32)"));
+}
+
 absl::Status CheckQuestion(const Question& question, size_t number, int window, int vocabulary) {
   size_t longest = 0;
   int32_t largest = *std::max_element(question.context.begin(), question.context.end());
@@ -60,6 +68,8 @@ absl::Status ScoreText(Scorer& scorer, absl::Span<const int32_t> tokens,
       if (counted[begin + 1 + i] == 0) targets[i] = -1;
     }
     CONVENE_ASSIGN_OR_RETURN(const double loss, scorer.Loss(tokens.subspan(begin, count), targets));
+    CONVENE_RETURN_IF_ERROR(
+        CheckLoss(loss, absl::StrCat("behind ", score->tokens, " tokens the loss")));
     score->loss += loss;
     for (const int32_t target : targets) {
       if (target < 0) continue;
@@ -82,12 +92,8 @@ absl::StatusOr<ChoiceScore> ScoreChoices(Scorer& scorer, absl::Span<const Questi
     for (size_t i = 0; i < question.endings.size(); ++i) {
       CONVENE_ASSIGN_OR_RETURN(const double loss,
                                LossOf(scorer, question.context, question.endings[i]));
-      if (!std::isfinite(loss)) {
-        return absl::DataLossError(absl::StrCat(
-            "question ", score.questions, ": the loss of ending ", i, " is ", loss,
-            ": the model's weights may be damaged, or too large for the type of its arithmetic "
-            "(--precision fp32)"));
-      }
+      CONVENE_RETURN_IF_ERROR(
+          CheckLoss(loss, absl::StrCat("question ", score.questions, ": the loss of ending ", i)));
       const double mean = loss / static_cast<double>(question.endings[i].size());
       if (loss < least) by_sum = static_cast<int>(i);
       if (mean < least_mean) by_mean = static_cast<int>(i);

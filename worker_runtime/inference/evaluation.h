@@ -24,7 +24,8 @@ struct TextScore {
 
 // Adds a text's tokens but the first one, each scored once: in windows side by side, whose tokens
 // see those of their own window alone. counted: of each token, 0: it is not scored; empty: all are.
-// token_bytes: of each token of the vocabulary; empty: not known. Errors: the scorer's.
+// token_bytes: of each token of the vocabulary; empty: not known. DataLoss: the loss is no number.
+// Errors else: the scorer's.
 absl::Status ScoreText(Scorer& scorer, absl::Span<const int32_t> tokens,
                        absl::Span<const uint8_t> counted, absl::Span<const uint16_t> token_bytes,
                        TextScore* score);
@@ -36,7 +37,7 @@ struct ChoiceScore {
 };
 
 // InvalidArgument: a question that is longer than the scorer's window, or has tokens that the model
-// lacks. Errors else: the scorer's.
+// lacks. DataLoss: a loss is no number. Errors else: the scorer's.
 absl::StatusOr<ChoiceScore> ScoreChoices(Scorer& scorer, absl::Span<const Question> questions,
                                          int vocabulary_size);
 

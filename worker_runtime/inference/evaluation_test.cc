@@ -74,6 +74,27 @@ TEST_CASE("a text's loss is PyTorch's, and each token but the first counts once"
   }
 }
 
+TEST_CASE(
+    "a text that is shorter than the window is computed in a shorter pass, for the same loss") {
+  for (const char* const name : {"untied", "gemma2", "mixtral", "gpt_oss"}) {
+    INFO(name);
+    const Tiny own(name);
+    const Tiny wide(name, 300);
+    TextScore expected, score;
+    REQUIRE_OK(ScoreText(*own.scorer, own.tokens, {}, {}, &expected));
+    REQUIRE_OK(ScoreText(*wide.scorer, own.tokens, {}, {}, &score));
+    CHECK(score.tokens == expected.tokens);
+    CHECK(score.loss == Approx(expected.loss).epsilon(1e-6));
+  }
+  const Tiny wide("untied", 300);
+  CHECK(wide.scorer->PassFor(1) == 16);
+  CHECK(wide.scorer->PassFor(16) == 16);
+  CHECK(wide.scorer->PassFor(17) == 32);
+  CHECK(wide.scorer->PassFor(256) == 256);
+  CHECK(wide.scorer->PassFor(257) == 300);
+  CHECK(Tiny("untied", 4).scorer->PassFor(1) == 4);
+}
+
 TEST_CASE("windows lie side by side, and tokens that do not count are left out") {
   const Tiny whole("untied");
   const Tiny cut("untied", 4);
@@ -134,11 +155,14 @@ TEST_CASE("an ending is chosen by its loss, or by its loss a token") {
                absl::StatusCode::kInvalidArgument, "the file is of another tokenizer");
 }
 
-TEST_CASE("a model whose losses are no numbers chooses no ending") {
+TEST_CASE("a model whose losses are no numbers chooses no ending, and has no perplexity") {
   const Tiny broken("untied", 0, /*is_broken=*/true);
   const Question question = {.context = {1, 2}, .endings = {{0}, {3}}, .right = 0};
   CHECK_STATUS(ScoreChoices(*broken.scorer, {question}, broken.vocabulary),
                absl::StatusCode::kDataLoss, "question 0: the loss of ending 0 is nan");
+  TextScore score;
+  CHECK_STATUS(ScoreText(*broken.scorer, broken.tokens, {}, {}, &score),
+               absl::StatusCode::kDataLoss, "behind 0 tokens the loss is nan: the model's weights");
 }
 
 // A file as llm.c writes it.

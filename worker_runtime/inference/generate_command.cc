@@ -14,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/environment.h"
@@ -175,6 +176,14 @@ int ContextFor(const GenerateFlags& flags, const std::vector<Tokens>& prompts) {
 }
 
 absl::Status AnswerFile(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
+  std::error_code error;
+  if (opened.ranks->layout().world_size() > 1 &&
+      !std::filesystem::is_regular_file(flags.prompts, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompts ", flags.prompts,
+                     ": with --tp-size or --pp-size each process reads it, so it has to be a "
+                     "plain file, and no pipe"));
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Tokens> prompts, ReadPrompts(flags.prompts, reader));
   CONVENE_ASSIGN_OR_RETURN(Lines lines, Lines::Open(flags.output));
   const int batch = std::min(flags.batch_size, static_cast<int>(prompts.size()));
@@ -248,6 +257,7 @@ absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, Prompt
     std::string line;
     if (is_typed) CONVENE_RETURN_IF_ERROR(Print("> "));
     if (!std::getline(std::cin, line)) return is_typed ? Print("\n") : absl::OkStatus();
+    if (absl::EndsWith(line, "\r")) line.pop_back();
     if (line.empty()) continue;
     Asked asked = AskWithRoom(conversation, line, model->options().context, reader);
     absl::Status status = asked.tokens.status();

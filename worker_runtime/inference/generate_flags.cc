@@ -13,8 +13,8 @@ namespace {
 void AddModelFlags(FlagReader* reader, const std::string& context, ModelFlags* flags) {
   reader->Group("The model");
   reader->Option("model", &flags->model,
-                 "a Hugging Face folder, a checkpoint's directory, or the checkpoint directory of "
-                 "a job, of which the newest is taken",
+                 "a Hugging Face folder, a GGUF file, a model of llm.c, a checkpoint's directory, "
+                 "the checkpoint directory of a job, of which the newest is taken, or adapters",
                  {.value = "PATH"});
   reader->Option("tokenizer", &flags->tokenizer,
                  "a tokenizer's file or folder, or byte (default: the model's own)",
@@ -131,7 +131,10 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                  "so many processes have some of the model's layers each (1)",
                  {.value = "N", .least = 1, .most = 1024});
   reader->Group("The texts (none: what is typed, or lines of stdin)");
-  reader->Option("prompt", &flags->prompt, "go on with this text", {.value = "TEXT"});
+  reader->Option("prompt", &flags->prompt,
+                 "go on with this text, in which a special token's text is that token (of a chat's "
+                 "messages it is letters)",
+                 {.value = "TEXT"});
   reader->Option("prompts", &flags->prompts,
                  "go on with each line of this file, JSON objects with a text \"prompt\" or with "
                  "\"messages\"; the answers are JSON lines in the same order",

@@ -67,7 +67,7 @@ class Generation {
                      absl::MakeConstSpan(one.tokens).subspan(one.cached)});
       one.cached = one.tokens.size();
     }
-    return model_.Extend(all);
+    return model_.Extend(all, options_.goes_on);
   }
 
   // The same of one prompt whose tokens are seen.
@@ -76,13 +76,14 @@ class Generation {
     options_.see_logits(next.prompt, next.tokens[0], {});
     absl::Span<float> last;
     absl::Status status;
+    const auto see = [&](size_t i, absl::Span<float> logits) {
+      last = logits;
+      status.Update(CheckNumbers(logits));
+      if (i + 1 == next.tokens.size()) return;
+      options_.see_logits(next.prompt, next.tokens[i + 1], logits);
+    };
     CONVENE_RETURN_IF_ERROR(
-        model_.ExtendSeeingAll(next.sequence, next.tokens, [&](size_t i, absl::Span<float> logits) {
-          last = logits;
-          status.Update(CheckNumbers(logits));
-          if (i + 1 == next.tokens.size()) return;
-          options_.see_logits(next.prompt, next.tokens[i + 1], logits);
-        }));
+        model_.ExtendSeeingAll(next.sequence, next.tokens, see, options_.goes_on));
     CONVENE_RETURN_IF_ERROR(status);
     return last;
   }

@@ -25,6 +25,9 @@ struct GenerateOptions {
   // max_new_tokens 0 nothing else is done.
   std::function<void(int prompt, int32_t token, absl::Span<const float> logits)> see_logits;
   bool sees_prompts = false;
+  // Where there is one: asked before each pass of the model. Not OK: nobody wants the rest, and
+  // Generate's error. On several ranks it has to say the same on all.
+  std::function<absl::Status()> goes_on;
 };
 
 // Why a sequence has ended.
@@ -40,8 +43,8 @@ using TokenSink =
 // the context ends with kLength.
 //
 // InvalidArgument: a prompt has no token, one that the model does not have, or no room in the
-// context for it and a new one. DataLoss: the logits are no numbers. Errors else: the model's, and
-// the sink's.
+// context for it and a new one. DataLoss: the logits are no numbers. Errors else: the model's,
+// the sink's, and those of goes_on.
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
                       const GenerateOptions& options, TokenSink sink);
 

@@ -269,6 +269,30 @@ TEST_CASE("A sequence ends with an end token, its sink's word, or a full context
   }
 }
 
+TEST_CASE("A generation that is given up ends before the next pass, also within a prompt") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  // Each has six passes of six tokens.
+  const Texts prompts = {std::vector<int32_t>(36, 5), std::vector<int32_t>(36, 7)};
+  for (const bool sees_prompts : {false, true}) {
+    for (const int passes : {0, 1, 3, 8}) {
+      INFO(sees_prompts << passes);
+      int asked = 0;
+      Run run = {.sequences = 1, .prompts = prompts};
+      run.generate.max_new_tokens = sees_prompts ? 0 : 10;
+      run.generate.sees_prompts = sees_prompts;
+      run.generate.see_logits = [](int, int32_t, absl::Span<const float>) {};
+      run.generate.goes_on = [&] {
+        return ++asked > passes ? absl::CancelledError("enough") : absl::OkStatus();
+      };
+      auto places = testing::Places::Make({});
+      REQUIRE_OK(places.status());
+      CHECK_STATUS(Generated(run, {}, (**places)[0]).status(), absl::StatusCode::kCancelled,
+                   "enough");
+      CHECK(asked == passes + 1);
+    }
+  }
+}
+
 using Seen = std::vector<std::pair<int32_t, std::vector<float>>>;
 
 // Of each prompt.

@@ -155,8 +155,13 @@ void LanguageModel::Bind() {
                  options_.config.vocabulary_size);
 }
 
-absl::StatusOr<const LanguageModel::Shape*> LanguageModel::Run(int tokens,
-                                                               std::vector<CachedRun> runs) {
+absl::StatusOr<const LanguageModel::Shape*> LanguageModel::Run(
+    int tokens, std::vector<CachedRun> runs, const std::function<absl::Status()>& goes_on) {
+  if (goes_on) {
+    // A device that only queues its work would be asked for all passes at once.
+    CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+    CONVENE_RETURN_IF_ERROR(goes_on());
+  }
   Shape& shape = *std::find_if(shapes_.rbegin(), shapes_.rend(),
                                [&](const Shape& one) { return one.tokens >= tokens; });
   std::fill(host_tokens_.begin() + tokens, host_tokens_.begin() + shape.tokens, 0);
@@ -217,7 +222,8 @@ absl::Status LanguageModel::FetchLogits(const Shape& shape, int tokens, float* t
                         host_stream_);
 }
 
-absl::StatusOr<absl::Span<float>> LanguageModel::Extend(absl::Span<const NewTokens> texts) {
+absl::StatusOr<absl::Span<float>> LanguageModel::Extend(
+    absl::Span<const NewTokens> texts, const std::function<absl::Status()>& goes_on) {
   CONVENE_CHECK(static_cast<int>(texts.size()) <= options_.sequences);
   const size_t columns = options_.config.vocabulary_size;
   size_t ended = 0;  // texts
@@ -240,7 +246,7 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Extend(absl::Span<const NewToke
       ends += is_end ? 1 : 0;
       taken = is_end ? 0 : taken + count;
     }
-    CONVENE_ASSIGN_OR_RETURN(const Shape* const shape, Run(tokens, std::move(runs)));
+    CONVENE_ASSIGN_OR_RETURN(const Shape* const shape, Run(tokens, std::move(runs), goes_on));
     if (ends > 0) {
       CONVENE_RETURN_IF_ERROR(FetchLogits(*shape, ends, logits_.data() + ended * columns));
     }
@@ -249,20 +255,21 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Extend(absl::Span<const NewToke
   return absl::MakeSpan(logits_).subspan(0, texts.size() * columns);
 }
 
-absl::Status LanguageModel::ExtendSeeingAll(
-    int sequence, absl::Span<const int32_t> tokens,
-    absl::FunctionRef<void(size_t, absl::Span<float>)> see) {
+absl::Status LanguageModel::ExtendSeeingAll(int sequence, absl::Span<const int32_t> tokens,
+                                            absl::FunctionRef<void(size_t, absl::Span<float>)> see,
+                                            const std::function<absl::Status()>& goes_on) {
   const size_t columns = options_.config.vocabulary_size;
   for (size_t begin = 0; begin < tokens.size();) {
     const absl::Span<const int32_t> piece =
         tokens.subspan(begin, std::min(largest_pass(), kMostLogits));
     const int count = static_cast<int>(piece.size());
     std::copy(piece.begin(), piece.end(), host_tokens_.begin());
-    CONVENE_ASSIGN_OR_RETURN(const Shape* const shape,
-                             Run(count, {{.sequence = sequence,
-                                          .begin = static_cast<int>(begin),
-                                          .count = count,
-                                          .logits = count}}));
+    CONVENE_ASSIGN_OR_RETURN(const Shape* const shape, Run(count,
+                                                           {{.sequence = sequence,
+                                                             .begin = static_cast<int>(begin),
+                                                             .count = count,
+                                                             .logits = count}},
+                                                           goes_on));
     CONVENE_RETURN_IF_ERROR(FetchLogits(*shape, count, logits_.data()));
     for (int i = 0; i < count; ++i) {
       see(begin + i, absl::MakeSpan(logits_).subspan(i * columns, columns));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -79,14 +80,17 @@ class LanguageModel {
 
   // All texts go on with their tokens, side by side: in as few passes as their tokens need. Returns
   // the logits behind the last token of each, one for each word of the vocabulary, in the same
-  // order, until the next call. Errors: the collectives' and the device's. REQUIRES: no two are of
-  // one sequence, and the context has room for all tokens.
-  absl::StatusOr<absl::Span<float>> Extend(absl::Span<const NewTokens> texts);
+  // order, until the next call. `goes_on`, where there is one, is asked before each pass. Errors:
+  // the collectives', the device's, and those of `goes_on`. REQUIRES: no two are of one sequence,
+  // and the context has room for all tokens.
+  absl::StatusOr<absl::Span<float>> Extend(absl::Span<const NewTokens> texts,
+                                           const std::function<absl::Status()>& goes_on = nullptr);
 
   // One text from its beginning: `see` gets the number of each token and the logits behind it. In
   // shorter pieces, whose logits may differ in their last bits from Extend's.
   absl::Status ExtendSeeingAll(int sequence, absl::Span<const int32_t> tokens,
-                               absl::FunctionRef<void(size_t, absl::Span<float>)> see);
+                               absl::FunctionRef<void(size_t, absl::Span<float>)> see,
+                               const std::function<absl::Status()>& goes_on = nullptr);
 
  private:
   // Weights of its own.
@@ -107,8 +111,10 @@ class LanguageModel {
 
   void AddShape(int tokens, const Weights& weights, const RankPlan& plan, Arena& arena,
                 Arena& staging);
-  // A pass over the first `tokens` of host_tokens_. Returns its shape.
-  absl::StatusOr<const Shape*> Run(int tokens, std::vector<CachedRun> runs);
+  // A pass over the first `tokens` of host_tokens_, where `goes_on` is null or OK. Returns its
+  // shape.
+  absl::StatusOr<const Shape*> Run(int tokens, std::vector<CachedRun> runs,
+                                   const std::function<absl::Status()>& goes_on);
   // The logits of so many tokens of the last pass, to `to` on every rank.
   absl::Status FetchLogits(const Shape& shape, int tokens, float* to);
   // Queues the way of all tensor-parallel ranks' logits to host_logits_.

@@ -62,6 +62,47 @@ absl::StatusOr<Value> WithOneText(const Value& message) {
   return jinja::NewDict(std::move(made));
 }
 
+// A call of a message's "tool_calls" with the object that its arguments are, where they are the
+// text of one: templates write them by tojson.
+absl::StatusOr<Value> WithArguments(const Value& call) {
+  const Value* const function = call.is_dict() ? call.as_dict().Find("function") : nullptr;
+  const Value* const text =
+      function != nullptr && function->is_dict() ? function->as_dict().Find("arguments") : nullptr;
+  if (text == nullptr || !text->is_string()) return call;
+  absl::StatusOr<Value> arguments = jinja::ReadJson(text->as_string());
+  if (!arguments.ok() || !arguments->is_dict()) return call;
+  Dict made = function->as_dict();
+  made.Set("arguments", *std::move(arguments));
+  Dict whole = call.as_dict();
+  CONVENE_ASSIGN_OR_RETURN(Value object, jinja::NewDict(std::move(made)));
+  whole.Set("function", std::move(object));
+  return jinja::NewDict(std::move(whole));
+}
+
+absl::Status ReadArguments(Conversation* conversation) {
+  for (Value& message : conversation->messages) {
+    const Value* const calls = message.as_dict().Find("tool_calls");
+    if (calls == nullptr || !calls->is_list()) continue;
+    std::vector<Value> read;
+    for (const Value& call : calls->as_list().items) {
+      CONVENE_ASSIGN_OR_RETURN(read.emplace_back(), WithArguments(call));
+    }
+    Dict made = message.as_dict();
+    CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(read)));
+    made.Set("tool_calls", std::move(list));
+    CONVENE_ASSIGN_OR_RETURN(message, jinja::NewDict(std::move(made)));
+  }
+  return absl::OkStatus();
+}
+
+// InvalidArgument: no conversation.
+absl::StatusOr<Conversation> ConversationOf(absl::string_view record) {
+  CONVENE_ASSIGN_OR_RETURN(ChatRecord read, ReadChatRecord(record));
+  auto* const conversation = std::get_if<Conversation>(&read);
+  if (conversation != nullptr) return std::move(*conversation);
+  return absl::InvalidArgumentError("a line has \"prompt\" or \"messages\", and no completion");
+}
+
 }  // namespace
 
 absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, const std::string& chat,
@@ -72,6 +113,8 @@ absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, cons
   CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(path));
   reader.format_ = std::get<FolderTemplate>(std::move(format));  // a path is no format's name
   CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer.named_tokens(), &reader.format_->variables));
+  reader.special_texts_.emplace(
+      tokenizer, absl::StrCat(reader.format_->source, "\n", reader.format_->tool_use_source));
   reader.system_ = std::move(system);
   return reader;
 }
@@ -98,12 +141,13 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Text(const std::string& text)
     return Chat(conversation);
   }
   std::vector<int32_t> ids(tokenizer_->prefix().begin(), tokenizer_->prefix().end());
-  text_->Encode(text, &ids);
+  encoder_->Encode(text, &ids);
   return ids;
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) {
-  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(line));
+  CONVENE_ASSIGN_OR_RETURN(const Value value,
+                           jinja::ReadJson(line, jinja::LargeIntegers::kAsFloatsOnTop));
   const Value* const prompt = value.is_dict() ? value.as_dict().Find("prompt") : nullptr;
   if (prompt != nullptr && prompt->is_string()) return Text(prompt->as_string());
   if (!is_chat()) {
@@ -111,12 +155,14 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
         "a line is a JSON object with a text \"prompt\"; a conversation (\"messages\") needs "
         "--chat");
   }
-  CONVENE_ASSIGN_OR_RETURN(const ChatRecord record, ReadChatRecord(line));
-  const auto* const conversation = std::get_if<Conversation>(&record);
-  if (conversation == nullptr) {
-    return absl::InvalidArgumentError("a line has \"prompt\" or \"messages\", and no completion");
-  }
-  return Chat(*conversation);
+  CONVENE_ASSIGN_OR_RETURN(const Conversation conversation, ConversationOf(line));
+  return Chat(conversation);
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptReader::Messages(absl::string_view request) {
+  CONVENE_ASSIGN_OR_RETURN(Conversation conversation, ConversationOf(request));
+  CONVENE_RETURN_IF_ERROR(ReadArguments(&conversation));
+  return Chat(conversation);
 }
 
 absl::StatusOr<std::string> PromptReader::Rendered(const Conversation& conversation,
@@ -145,9 +191,21 @@ absl::StatusOr<std::string> PromptReader::Rendered(const Conversation& conversat
 
 // The template writes the special tokens itself, those before a document too.
 absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, Rendered(conversation, /*before_answer=*/true));
+  Conversation unforged = conversation;
+  CONVENE_ASSIGN_OR_RETURN(const bool is_broken, special_texts_->Break(&unforged));
+  CONVENE_ASSIGN_OR_RETURN(std::string text, Rendered(unforged, /*before_answer=*/true));
+  std::vector<size_t> cuts;
+  std::vector<jinja::TextSpan> no_spans;
+  if (is_broken) {
+    CONVENE_ASSIGN_OR_RETURN(cuts, SpecialTexts::Mend(&text, &no_spans));
+  }
+  cuts.push_back(text.size());
   std::vector<int32_t> ids;
-  rendered_->Encode(text, &ids);
+  size_t begin = 0;
+  for (const size_t end : cuts) {
+    encoder_->Encode(absl::string_view(text).substr(begin, end - begin), &ids);
+    begin = end;
+  }
   return ids;
 }
 
@@ -161,7 +219,7 @@ std::optional<int32_t> PromptReader::EndOfAnswer() {
   const size_t found = text.ok() ? text->rfind(kAnswer) : std::string::npos;
   if (found == std::string::npos) return std::nullopt;
   std::vector<int32_t> ids;
-  rendered_->Encode(text->substr(found + sizeof(kAnswer) - 1), &ids);
+  encoder_->Encode(text->substr(found + sizeof(kAnswer) - 1), &ids);
   if (ids.empty() || tokenizer_->SpecialTextOf(ids[0]).empty()) return std::nullopt;
   return ids[0];
 }

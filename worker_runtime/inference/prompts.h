@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "worker_runtime/data/chat/chat_format.h"
 #include "worker_runtime/data/chat/conversation.h"
+#include "worker_runtime/data/chat/special_texts.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -24,16 +25,21 @@ class PromptReader {
   static absl::StatusOr<PromptReader> Make(const Tokenizer& tokenizer, const std::string& chat,
                                            std::string system);
 
-  // A text, or a user's message as the first of a conversation. With the tokens that the tokenizer
-  // puts before a document.
+  // A text with the tokens that the tokenizer puts before a document, and where it has the text of
+  // a special token with that token: it may be what a template has written. Of a chat, a user's
+  // message as the first of a conversation.
   absl::StatusOr<std::vector<int32_t>> Text(const std::string& text);
 
   // A line of a file: {"prompt": ...}, or {"messages": [...]}, which needs a template.
   // InvalidArgument: anything else; the template's errors.
   absl::StatusOr<std::vector<int32_t>> Line(absl::string_view line);
+  // {"messages": [...]} as OpenAI's clients write it. Of a text that holds the arguments of a
+  // message's "tool_calls" the template gets the object. Errors: as Line's. REQUIRES: is_chat().
+  absl::StatusOr<std::vector<int32_t>> Messages(absl::string_view request);
 
-  // A conversation that grows by messages. A content that is a list of parts becomes one text.
-  // InvalidArgument: a part that is no text. Errors else: the template's.
+  // A conversation that grows by messages. A content that is a list of parts becomes one text, and
+  // what has the text of a special token (SpecialTexts) its letters. InvalidArgument: a part that
+  // is no text; those of SpecialTexts. Errors else: the template's.
   absl::StatusOr<std::vector<int32_t>> Chat(const Conversation& conversation);
   // The beginning of one: the system's message, where there is one.
   Conversation NewChat() const;
@@ -44,15 +50,14 @@ class PromptReader {
 
  private:
   explicit PromptReader(const Tokenizer& tokenizer)
-      : tokenizer_(&tokenizer),
-        text_(tokenizer.NewEncoder(SpecialText::kAsText)),
-        rendered_(tokenizer.NewEncoder(SpecialText::kAsTokens)) {}
+      : tokenizer_(&tokenizer), encoder_(tokenizer.NewEncoder(SpecialText::kAsTokens)) {}
 
   absl::StatusOr<std::string> Rendered(const Conversation& conversation, bool before_answer) const;
 
   const Tokenizer* tokenizer_;
-  std::unique_ptr<Encoder> text_, rendered_;
+  std::unique_ptr<Encoder> encoder_;
   std::optional<FolderTemplate> format_;
+  std::optional<SpecialTexts> special_texts_;  // where there is format_
   std::string system_;
 };
 

@@ -30,12 +30,12 @@ std::string TextOf(const absl::StatusOr<std::vector<int32_t>>& ids) {
   return Tokens().Decode(*ids, /*show_specials=*/true);
 }
 
-TEST_CASE("A text is a prompt with the tokens before a document, and forges no special token") {
+TEST_CASE("A text is a prompt with the tokens before a document, and may have special tokens") {
   auto reader = PromptReader::Make(Tokens(), "", "");
   REQUIRE_OK(reader.status());
   const auto ids = reader->Text("a<s>");
   CHECK(TextOf(ids) == "<s>a<s>");
-  CHECK(ids->size() == 5);
+  CHECK(ids->size() == 3);
   CHECK(reader->Line(R"({"prompt": "a<s>"})").value() == *ids);
   CHECK_STATUS(reader->Line(R"({"messages": []})"), absl::StatusCode::kInvalidArgument,
                "needs --chat");
@@ -73,6 +73,52 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
   CHECK(TextOf(reader->Text("hi")) == "<|user|>hi<|end|><|assistant|>");
   CHECK_STATUS(PromptReader::Make(Tokens(), "byte", ""), absl::StatusCode::kInvalidArgument,
                "byte has none");
+}
+
+TEST_CASE("Messages are read beside a prompt, and beside a number that is no integer of 64 bits") {
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), kTemplate));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  const std::string both =
+      R"({"id": 18446744073709551616, "prompt": "no", "messages": [{"role": "user", "content": "a"}]})";
+  CHECK(TextOf(reader->Messages(both)) == "<|user|>a<|end|><|assistant|>");
+  CHECK(TextOf(reader->Line(both)) == "<|user|>no<|end|><|assistant|>");
+}
+
+TEST_CASE("A call's arguments that are a text with an object are the object for a template") {
+  const TempDir folder;
+  REQUIRE_OK(
+      WriteFileAtomic(folder.File("chat_template.jinja"),
+                      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}"
+                      "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  const auto rendered = [&](const std::string& arguments) {
+    return TextOf(reader->Messages(
+        R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"type": "function",
+            "function": {"name": "f", "arguments": )" +
+        arguments + "}}]}]}"));
+  };
+  CHECK(rendered(R"("{\"city\": \"Rome\"}")") == R"(f{"city": "Rome"})");
+  CHECK(rendered(R"({"city": "Rome"})") == R"(f{"city": "Rome"})");
+  CHECK(rendered(R"("Rome")") == R"(f"Rome")");
+}
+
+TEST_CASE("What a message says is letters, whatever special tokens it names") {
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), kTemplate));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "x<|end|>");
+  REQUIRE_OK(reader.status());
+  auto ids = reader->Text("<|user|>");
+  CHECK(TextOf(ids) == "<|system|>x<|end|><|end|><|user|><|user|><|end|><|assistant|>");
+  CHECK(ids->size() == 5 + 8 + 8);
+  ids = reader->Line(R"({"messages": [{"role": "user", "content": [
+      {"type": "text", "text": "<|e"}, {"type": "text", "text": "nd|>"}]}]})");
+  CHECK(TextOf(ids) == "<|user|><|end|><|end|><|assistant|>");
+  CHECK(ids->size() == 3 + 7);
+  CHECK_STATUS(reader->Line(R"({"messages": [{"role": "user", "content": "\ue0f2<|end|>"}]})"),
+               absl::StatusCode::kInvalidArgument, "U+E0F2");
 }
 
 TEST_CASE("A chat's answer ends with the special token that the template writes behind it") {

@@ -6,6 +6,23 @@
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
+namespace {
+
+// Each size of a pass has memory of its own, so there are none between the longest of these and a
+// longer window.
+constexpr int kShortestPass = 16;
+constexpr int kLongestShorterPass = 1024;
+
+// Falling.
+std::vector<int> PassesOf(int window) {
+  std::vector<int> passes = {window};
+  for (int tokens = kLongestShorterPass; tokens >= kShortestPass; tokens /= 2) {
+    if (tokens < window) passes.push_back(tokens);
+  }
+  return passes;
+}
+
+}  // namespace
 
 Scorer::Scorer(const Options& options, const CommunicatorSet& communicators, Device& device)
     : options_(options),
@@ -15,20 +32,33 @@ Scorer::Scorer(const Options& options, const CommunicatorSet& communicators, Dev
       units_(UnitsOf(options.config, ChunksOf({options.config.layers}, {0})[0],
                      communicators.tp->size(), communicators.tp->rank())),
       store_(units_, options.dtype, device, arena_),
-      stage_(Stage::Make({.config = options.config,
-                          .dtype = options.dtype,
-                          .recompute = Recompute::kFull,
-                          .overlaps = false,
-                          .sequence_length = options.window,
-                          .timeout = options.timeout},
-                         {{0, units_}}, store_,
-                         {*communicators.tp, *communicators.cp, *communicators.ep}, device, arena_,
-                         staging_)),
       tokens_(arena_.Declare<int32_t>("tokens", options.window)),
       targets_(arena_.Declare<int32_t>("targets", options.window)),
       losses_(arena_.Declare<double>("losses", 3)),
       host_tokens_(options.window),
-      host_targets_(options.window) {}
+      host_targets_(options.window) {
+  // From the longest on, as its workspace has room for the others.
+  for (const int tokens : PassesOf(options.window)) {
+    stages_.push_back(
+        {tokens, Stage::Make({.config = options.config,
+                              .dtype = options.dtype,
+                              .recompute = Recompute::kFull,
+                              .overlaps = false,
+                              .sequence_length = tokens,
+                              .timeout = options.timeout,
+                              .gradient_slots = 0,
+                              .workspace = &workspace_},
+                             {{0, units_}}, store_,
+                             {*communicators.tp, *communicators.cp, *communicators.ep}, device,
+                             arena_, staging_)});
+  }
+}
+
+const Scorer::SizedStage& Scorer::StageFor(size_t tokens) const {
+  return *std::find_if(stages_.rbegin(), stages_.rend(), [&](const SizedStage& one) {
+    return static_cast<size_t>(one.tokens) >= tokens;
+  });
+}
 
 absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
                                                      const StateSource& weights,
@@ -54,23 +84,26 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
   }
   CONVENE_RETURN_IF_ERROR(built);
   CONVENE_RETURN_IF_ERROR(scorer->store_.Load(weights));
-  scorer->stage_->Bind(At(scorer->losses_), /*exact=*/nullptr);
+  for (const SizedStage& one : scorer->stages_) {
+    one.stage->Bind(At(scorer->losses_), /*exact=*/nullptr);
+  }
   return scorer;
 }
 
 absl::StatusOr<double> Scorer::Loss(absl::Span<const int32_t> tokens,
                                     absl::Span<const int32_t> targets) {
-  std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
-  std::fill(host_targets_.begin(), host_targets_.end(), -1);
+  const SizedStage& pass = StageFor(tokens.size());
+  std::fill_n(host_tokens_.begin(), pass.tokens, 0);
+  std::fill_n(host_targets_.begin(), pass.tokens, -1);
   std::copy(tokens.begin(), tokens.end(), host_tokens_.begin());
   std::copy(targets.begin(), targets.end(), host_targets_.begin());
   Stream& stream = device_.compute();
-  const size_t bytes = host_tokens_.size() * sizeof(int32_t);
+  const size_t bytes = pass.tokens * sizeof(int32_t);
   device_.Copy(host_tokens_.data(), At(tokens_), bytes, stream);
   device_.Copy(host_targets_.data(), At(targets_), bytes, stream);
   device_.Zero(At(losses_), losses_.size() * sizeof(double), stream);
-  stage_->SetBatch({.inputs = At(tokens_), .targets = At(targets_)});
-  CONVENE_RETURN_IF_ERROR(stage_->Run(
+  pass.stage->SetBatch({.inputs = At(tokens_), .targets = At(targets_)});
+  CONVENE_RETURN_IF_ERROR(pass.stage->Run(
       {.compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .head = 0, .is_first = true}, stream));
   double loss = 0;
   device_.Copy(At(losses_), &loss, sizeof(loss), stream);

@@ -1,5 +1,6 @@
-// How likely a model finds texts: the stage of training over whole windows, without gradients and
-// without a cache.
+// How likely a model finds texts: the stage of training over windows, without gradients and without
+// a cache. A window that is not full takes the stage of a shorter pass, where there is one that
+// holds its tokens.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class Scorer {
   struct Options {
     ModelConfig config;
     DType dtype = DType::kFloat32;               // kFloat32 or kBFloat16
-    int window = 0;                              // tokens of a pass; at least 1
+    int window = 0;                              // the most tokens of a pass; at least 1
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
@@ -39,20 +40,30 @@ class Scorer {
                                                       Device& device);
 
   int window() const { return options_.window; }
+  // The tokens of the pass that computes so many. REQUIRES: 1 to window().
+  int PassFor(size_t tokens) const { return StageFor(tokens).tokens; }
 
   // The sum over the targets that are not negative of -log p(target | its token and those before
   // it), in nats. Errors: the device's. REQUIRES: as many targets as tokens, 1 to window().
   absl::StatusOr<double> Loss(absl::Span<const int32_t> tokens, absl::Span<const int32_t> targets);
 
  private:
+  struct SizedStage {
+    int tokens = 0;
+    std::unique_ptr<Stage> stage;
+  };
+
   Scorer(const Options& options, const CommunicatorSet& communicators, Device& device);
+
+  const SizedStage& StageFor(size_t tokens) const;
 
   const Options options_;
   Device& device_;
   Arena arena_, staging_;
   const std::vector<UnitSpec> units_;
   WeightStore store_;
-  std::unique_ptr<Stage> stage_;
+  ArenaBlock<char> workspace_;      // of all stages
+  std::vector<SizedStage> stages_;  // falling numbers of tokens
   ArenaBlock<int32_t> tokens_, targets_;
   ArenaBlock<double> losses_;
   std::vector<int32_t> host_tokens_, host_targets_;

@@ -32,6 +32,17 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+// Log-probabilities of prompts take memory in the answer, and no time that would make them few.
+absl::Status CheckScores(const CompletionRequest& request, int64_t prompt_tokens) {
+  constexpr int64_t kMost = 1 << 22;  // half a gigabyte
+  if (!request.echoes || !request.top_logprobs.has_value()) return absl::OkStatus();
+  const int64_t scores = prompt_tokens * request.choices * (*request.top_logprobs + 1);
+  if (scores <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"echo\" and \"logprobs\" ask for ", scores, " log-probabilities of prompts, and ", kMost,
+      " are the most: ask for fewer prompts at once, a smaller \"n\" or fewer \"logprobs\""));
+}
+
 class Answerer {
  public:
   // `chats`: or why there is none.
@@ -41,7 +52,7 @@ class Answerer {
     if (chats_.ok()) end_of_answer_ = chats_->EndOfAnswer();
   }
 
-  absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
+  absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show, GoesOn goes_on) {
     std::vector<Tokens> prompts;
     std::vector<Unshown> unshown;
     Usage usage;
@@ -55,13 +66,17 @@ class Answerer {
       if (request.echoes) {
         const auto* const text = std::get_if<std::string>(&prompt);
         first.text = text != nullptr ? *text : opened_.tokenizer->Decode(tokens, false);
+        if (text != nullptr) first.echoed = tokens.size();
       }
       unshown.insert(unshown.end(), request.choices, first);
     }
+    CONVENE_RETURN_IF_ERROR(CheckScores(request, usage.prompt_tokens));
     // A full context ends a text, each at its own length.
     const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
-    GenerateOptions options = {
-        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
+    GenerateOptions options = {.sampling = request.sampling,
+                               .max_new_tokens = most,
+                               .end_tokens = opened_.end_tokens,
+                               .goes_on = goes_on};
     if (request.is_chat && end_of_answer_.has_value()) {
       options.end_tokens.push_back(*end_of_answer_);
     }
@@ -73,18 +88,18 @@ class Answerer {
     }
     const auto show_more = [&](int index, const std::string& text, const char* end) {
       Unshown& more = unshown[index];
-      return show(index,
-                  {std::exchange(more.text, "") + text, end, std::exchange(more.tokens, {})});
+      show(index, {std::exchange(more.text, "") + text, end, std::exchange(more.tokens, {})});
     };
-    CONVENE_RETURN_IF_ERROR(worker::Answer(
-        model_, *opened_.tokenizer, prompts, options, request.stop,
-        [&](int index, const std::string& text, AnswerEnd end) {
-          ++usage.completion_tokens;
-          if (end == AnswerEnd::kNotYet) return show_more(index, text, "");
-          return show_more(index, text, end == AnswerEnd::kLength ? "length" : "stop");
-        }));
+    CONVENE_RETURN_IF_ERROR(
+        worker::Answer(model_, *opened_.tokenizer, prompts, options, request.stop,
+                       [&](int index, const std::string& text, AnswerEnd end) {
+                         ++usage.completion_tokens;
+                         const char* const reason = end == AnswerEnd::kLength ? "length" : "stop";
+                         show_more(index, text, end == AnswerEnd::kNotYet ? "" : reason);
+                         return absl::OkStatus();
+                       }));
     for (size_t i = 0; i < prompts.size() && options.max_new_tokens == 0; ++i) {
-      CONVENE_RETURN_IF_ERROR(show_more(static_cast<int>(i), "", "length"));
+      show_more(static_cast<int>(i), "", "length");
     }
     return usage;
   }
@@ -96,6 +111,8 @@ class Answerer {
     std::vector<ScoredToken> tokens;
     int64_t characters = 0;   // of all its tokens so far
     bool begins_text = true;  // the next token that is text is the first of all
+    size_t added = 0;         // tokens so far
+    size_t echoed = 0;        // of an echoed text, in which the special ones stand as they were
   };
 
   std::string BytesOf(int32_t token) const {
@@ -114,6 +131,10 @@ class Answerer {
       const size_t shown = opened_.tokenizer->Decode({token}, false).size();
       bytes.erase(0, bytes.size() - std::min(bytes.size(), shown));
     }
+    const size_t place = choice->added++;
+    if (place >= opened_.tokenizer->prefix().size() && place < choice->echoed) {
+      bytes += opened_.tokenizer->SpecialTextOf(token);
+    }
     const bool is_within = !bytes.empty() && continues(bytes[0]) && choice->characters > 0;
     ScoredToken scored = {.bytes = BytesOf(token),
                           .offset = choice->characters - (is_within ? 1 : 0)};
@@ -131,7 +152,7 @@ class Answerer {
     if (const auto* const ids = std::get_if<Tokens>(&prompt)) return *ids;
     const std::string& text = std::get<std::string>(prompt);
     if (!request.is_chat) return texts_.Text(text);
-    if (chats_.ok()) return chats_->Line(text);
+    if (chats_.ok()) return chats_->Messages(text);
     return absl::InvalidArgumentError(absl::StrCat(
         "this model has no chat template that can be used (", chats_.status().message(),
         "): ask it by /v1/completions, or serve it with a --tokenizer folder that has one"));
@@ -163,11 +184,11 @@ absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened) {
   Answerer answerer(*model, opened, std::move(texts), std::move(chats));
   const std::string name = NameOf(flags.model.model);
   CONVENE_ASSIGN_OR_RETURN(
-      const auto server,
-      CompletionServer::Start(flags.host, *flags.serve, name,
-                              [&](const CompletionRequest& request, ShowPiece show) {
-                                return answerer.Answer(request, show);
-                              }));
+      const auto server, CompletionServer::Start(
+                             flags.host, *flags.serve, name,
+                             [&](const CompletionRequest& request, ShowPiece show, GoesOn goes_on) {
+                               return answerer.Answer(request, show, goes_on);
+                             }));
   std::fprintf(stderr, "convene generate: %s is served at http://%s/v1 until ^C\n", name.c_str(),
                FormatHostPort(flags.host, server->port()).c_str());
   pollfd signal = {signals.get(), POLLIN, 0};

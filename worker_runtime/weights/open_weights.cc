@@ -37,8 +37,8 @@ absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter,
         weights.status().code(),
         absl::StrCat(path, " holds adapters of the weights ", base,
                      ", which cannot be opened: ", weights.status().message(),
-                     "; say where they are with --base (of convene generate and convene "
-                     "checkpoint export), or put a link there"));
+                     "; say where they are with --base (of convene generate, convene evaluate "
+                     "and convene checkpoint export), or put a link there"));
   }
   const absl::StatusOr<std::string> tokenizer = adapter.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(Weights merged, MergeAdapter(*std::move(weights), std::move(adapter)));

@@ -11,9 +11,11 @@
 namespace convene::worker {
 
 // `path`: as LoadTokenizer takes it. A folder that gets these files is the same tokenizer with the
-// same chat template; the name of one may lead into a folder of it. Sorted by names. Of a file
-// these are it and the configuration beside it; of a GGUF file those that it was made from; of byte
-// there are none. Errors: ReadGgufTokenizer's, and those of tools/base/files.h.
+// same chat template; the name of one may lead into a folder of it. Sorted by names. End tokens
+// that the folder's config.json alone names stand in a generation_config.json. Of a file these are
+// it and the configuration beside it; of a GGUF file those that it was made from; of byte there are
+// none. InvalidArgument: such a file that is no JSON. Errors else: ReadGgufTokenizer's, and those
+// of tools/base/files.h.
 absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path);
 
 // TokenizerFiles for a folder that other programs read: none where the vocabulary is a compact one,

@@ -109,6 +109,26 @@ TEST_CASE("a folder that gets the files of a tokenizer has them all, in their fo
   }
 }
 
+TEST_CASE("the end tokens of config.json go with a tokenizer as those of its generation") {
+  const TempDir dir;
+  const auto generation = [&] {
+    const auto files = TokenizerFiles(dir.path());
+    REQUIRE_OK(files.status());
+    return files->empty() ? "" : files->front().name + files->front().content;
+  };
+  REQUIRE_OK(WriteFileAtomic(dir.File("config.json"), R"({"eos_token_id": null})"));
+  CHECK(generation().empty());
+  REQUIRE_OK(WriteFileAtomic(dir.File("config.json"),
+                             R"({"bos_token_id": 1, "eos_token_id": [5, 7], "hidden_size": 8})"));
+  CHECK(generation() == "generation_config.json{\"bos_token_id\":1,\"eos_token_id\":[5,7]}\n");
+  REQUIRE_OK(WriteFileAtomic(dir.File("generation_config.json"),
+                             R"({"top_p": 0.5, "bos_token_id": 2, "eos_token_id": null})"));
+  CHECK(generation() ==
+        "generation_config.json{\"top_p\":0.5,\"bos_token_id\":2,\"eos_token_id\":[5,7]}\n");
+  REQUIRE_OK(WriteFileAtomic(dir.File("generation_config.json"), R"({ "eos_token_id": 3 })"));
+  CHECK(generation() == R"(generation_config.json{ "eos_token_id": 3 })");
+}
+
 TEST_CASE("a full disk leaves nothing under the output's name") {
   const TempDir dir;
   const ModelConfig config = Small("llama-tiny");
