@@ -30,7 +30,7 @@ class Encoder {
 // The meaning of a text such as "<|eot_id|>" within a document.
 enum class SpecialText {
   kAsText,    // its letters: a document cannot forge the end of a document
-  kAsTokens,  // the special token: for texts that a chat template made
+  kAsTokens,  // the special token: for texts that a chat template made, and for prompts
 };
 
 // A special token by the name that transformers has for it: {"bos_token", "<s>"}. A name that is of
