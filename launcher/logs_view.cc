@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "launcher/json_text.h"
+#include "tools/base/control_sequences.h"
 #include "tools/base/text.h"
 
 namespace convene::launcher {
@@ -27,15 +27,6 @@ std::string JsonLine(const std::string& host, const LogLine& line) {
       "\",\"node\":", JsonText(host), ",\"rank\":", line.rank, ",\"local_rank\":", line.local_rank,
       ",\"stream\":\"", line.is_stderr ? "stderr" : "stdout", "\",\"text\":", JsonText(line.text),
       line.is_cut ? ",\"cut\":true}\n" : "}\n");
-}
-
-// The length of the control sequence (ISO 6429) that `text` begins with; 0: it begins with none.
-size_t SequenceLength(absl::string_view text) {
-  if (!absl::StartsWith(text, "\x1B[")) return 0;
-  const size_t last =
-      std::find_if(text.begin() + 2, text.end(), [](char c) { return c < ' ' || c > '?'; }) -
-      text.begin();
-  return last < text.size() && text[last] >= '@' && text[last] <= '~' ? last + 1 : 0;
 }
 
 // Whether a control sequence sets colors and the like, and nothing else.

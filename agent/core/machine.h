@@ -16,9 +16,9 @@
 // The stream may break in any state (`linked` turns false). The agent dials again with back-off,
 // with `last_epoch` in its Hello, until connect_timeout (never linked yet) or RedialTimeout (linked
 // before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below). A
-// daemon that refuses this node's token or certificate (PermissionDenied) ends it with 64: at once
-// before the first Welcome, and later in that time alone, for a certificate that has expired is
-// renewed.
+// daemon that refuses this node's token or certificate (PermissionDenied) ends it with 64: before
+// the first Welcome at once, afterwards only when that time has passed, because an expired
+// certificate may be renewed meanwhile.
 //
 // The next Welcome decides about the workers:
 //
@@ -116,9 +116,11 @@
 // within a quarter of the lease is left, and so is a daemon that takes the Hello and says no
 // Welcome: the rest of the lease is for the search. So heartbeats come each eighth of the lease.
 // An endpoint that refuses this node is passed over, for a stranger may have the address of a
-// daemon that died. The node ends when all of a round refuse it. Welcome.term never falls: a daemon
-// with a smaller one led before and does not know that another one leads. Refused connections do
-// not move the fence, because the leader may be at an endpoint that this agent does not know.
+// daemon that died. The node ends with 64 where one still refuses at the deadline; before its first
+// Welcome that comes a takeover's time after the first refusal, and at once where all refuse.
+// Welcome.term never falls: a daemon with a smaller one led before and does not know that another
+// one leads. Refused connections do not move the fence, because the leader may be at an endpoint
+// that this agent does not know.
 //
 // A worker's end while it is being stopped comes from the stop, with one exception. In a stop for a
 // checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in
@@ -394,7 +396,7 @@ struct State {
   MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
   // The break was seen at once, and every try since was refused.
   bool only_refused = false;
-  size_t refusals = 0;             // so many tries in a row ended with PermissionDenied
+  std::vector<bool> refused;       // by endpoint: the last try there ended with PermissionDenied
   bool told_of_refusal = false;    // since the last Welcome
   bool told_of_rival = false;      // that another agent has this node's rank, and is awaited
   bool told_of_strangers = false;  // that the daemons at several endpoints may not share a memory

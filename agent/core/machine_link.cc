@@ -18,6 +18,8 @@ using rendezvous::Welcome;
 constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kBetweenAtOnce = absl::Seconds(1);
+// Of several daemons another one leads by then: their lease is 20 s (rendezvous/README.md).
+constexpr absl::Duration kTakeover = absl::Seconds(20);
 // Once the agent has a lease, tries and the waits between them are each a quarter of it at most:
 // well within the lease the agent is back, or knows that no daemon is there.
 constexpr int kTriesPerLease = 4;
@@ -68,6 +70,7 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
   s_.ever_linked = true;
   s_.link_deadline = MonotonicTime::InfiniteFuture();
   s_.told_of_refusal = false;
+  s_.refused.clear();
   s_.backoff.reset();
   if (welcome.heartbeat_interval > absl::ZeroDuration()) {
     s_.heartbeat_interval = welcome.heartbeat_interval;
@@ -181,7 +184,11 @@ void Stepper::On(const StreamEnded& ended) {
     return End(ResultOfStream(ended.status, s_.rules.endpoint),
                std::string(ended.status.message()));
   }
-  if (AllRefuse() && !s_.ever_linked) return EndSearch(ended.status);
+  if (!s_.ever_linked && Refuses()) {
+    if (AllRefuse()) return EndSearch(ended.status);
+    // The endpoints that do not answer may be about to lead.
+    s_.link_deadline = std::min(s_.link_deadline, now_ + kTakeover);
+  }
   if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
     s_.link_deadline = now_ + RedialTimeout(s_.rules);
   }
@@ -213,7 +220,7 @@ void Stepper::On(const StreamEnded& ended) {
 void Stepper::EndSearch(const absl::Status& why) {
   const std::string reasons = HasStandbys() ? rendezvous::NoneAnswers(s_.rules.endpoints, s_.misses)
                                             : std::string(why.message());
-  if (AllRefuse()) {
+  if (Refuses()) {
     return End(ResultOfStream(absl::PermissionDeniedError(reasons), s_.rules.endpoint), reasons);
   }
   const absl::Duration waited = s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
@@ -223,9 +230,10 @@ void Stepper::EndSearch(const absl::Status& why) {
 }
 
 bool Stepper::TurnToNext(const absl::Status& why, bool is_first) {
-  s_.refusals = absl::IsPermissionDenied(why) ? s_.refusals + 1 : 0;
+  const size_t count = std::max<size_t>(1, s_.rules.endpoints.size());
+  s_.refused.resize(count, false);
+  s_.refused[HasStandbys() ? s_.at : 0] = absl::IsPermissionDenied(why);
   if (!HasStandbys()) return true;
-  const size_t count = s_.rules.endpoints.size();
   s_.misses.resize(count, "not tried yet");
   s_.misses[s_.at] = std::string(why.message());
   s_.at = (s_.at + 1) % count;

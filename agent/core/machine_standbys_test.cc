@@ -79,6 +79,26 @@ TEST_CASE("a node that every endpoint refuses in a round ends, before its first 
                              "a:1 (expired), b:1 (another CA), c:1 (another token)"));
 }
 
+TEST_CASE("a node that the leader refuses ends when a takeover would be over") {
+  Standbys node;
+  node.state_.rules.connect_timeout = absl::Minutes(1);
+  node.Feed(Begin{});
+  CHECK_THAT(node.Refuse("another token"), Catch::Contains("say this node is refused"));
+  for (int round = 0; round < 3; ++round) {
+    for (const char* at : {"at=1", "at=2"}) {
+      CHECK_THAT(node.After(absl::ZeroDuration()), Catch::Contains(at));
+      CHECK(node.Miss("connection refused").empty());  // It stands by.
+    }
+    CHECK_THAT(node.After(absl::Seconds(2)), Catch::Contains("open"));
+    CHECK(node.Refuse("another token").empty());
+  }
+  CHECK_THAT(node.After(absl::ZeroDuration()), Catch::Contains("at=1"));
+  CHECK(node.Miss("connection refused").empty());
+  CHECK_THAT(node.After(absl::Seconds(14.5)), Catch::Contains("at=2"));
+  CHECK(node.Miss("connection refused") == "finish 64");
+  CHECK_THAT(node.result_.explanation, Catch::Contains("refused this node: none of 3 endpoints"));
+}
+
 TEST_CASE("a leader is found behind endpoints that all refused a running node") {
   Standbys node;
   node.RunSafely();

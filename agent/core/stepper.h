@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "agent/core/explain.h"
 #include "agent/core/machine.h"
 
@@ -66,8 +67,9 @@ class Stepper {
   // Notes that an endpoint did not answer, or lost the stream, and turns to the next one. True: the
   // round is over, each endpoint has been tried.
   bool TurnToNext(const absl::Status& why, bool is_first);
-  // As often in a row as there are endpoints.
-  bool AllRefuse() const { return s_.refusals >= std::max<size_t>(1, s_.rules.endpoints.size()); }
+  // Whether an endpoint refused this node when it was last dialled; whether all did.
+  bool Refuses() const { return absl::c_linear_search(s_.refused, true); }
+  bool AllRefuse() const { return Refuses() && !absl::c_linear_search(s_.refused, false); }
   // Ends the node: no stream could be opened. `why`: the last try's end.
   void EndSearch(const absl::Status& why);
   // Of several endpoints: gives the daemon a quarter of the lease for its next word.

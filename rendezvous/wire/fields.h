@@ -21,13 +21,16 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tools/base/control_sequences.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
 
-// Text from workers, paths and other programs, for the terminals of others. Tabs become spaces.
+// Text from workers, paths and other programs, as one row for the terminals of others: without
+// colors, and with a space for a line's end and for a tab.
 inline std::string Cut(absl::string_view text) {
-  return Printable(absl::StrReplaceAll(Utf8(text, 500), {{"\t", " "}}));
+  return Printable(absl::StrReplaceAll(WithoutSequences(Utf8(text, 500)),
+                                       {{"\t", " "}, {"\r\n", " "}, {"\n", " "}, {"\r", " "}}));
 }
 
 template <typename Value, typename Type>

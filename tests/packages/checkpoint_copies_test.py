@@ -51,6 +51,7 @@ class CheckpointCopiesTest(unittest.TestCase):
         self.assertEqual(copies.worker_memory(child, 8), 'm')
         self.assertEqual(copies.worker_memory(dict(worker), 9), '')
         self.assertEqual(copies.worker_memory({}, 7), '')
+        self.assertEqual(copies.worker_memory({**worker, 'CONVENE_MEMORY': 'that of a job within the worker'}, 9), 'that of a job within the worker')
 
     def copy(self, size, index=b'index', name=(3, 7)):
         window = mmap.mmap(-1, size)

@@ -59,13 +59,15 @@ absl::Status AddEnds(const std::string& folder, std::vector<NamedFile>* files) {
   if (!IsFile(path)) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const absl::StatusOr<JsonDocument> config = JsonDocument::Parse(text);
-  if (!config.ok()) return Annotate(config.status(), path);
   auto file =
       absl::c_find_if(*files, [](const NamedFile& one) { return one.name == kGenerationConfig; });
   const absl::StatusOr<JsonDocument> generation =
       JsonDocument::Parse(file == files->end() ? "{}" : file->content);
-  if (!generation.ok())
-    return Annotate(generation.status(), absl::StrCat(folder, "/", kGenerationConfig));
+  // A file that is no object of JSON (as transformers reads it, Infinity may stand in it) names no
+  // tokens here, and goes as it is.
+  if (!config.ok() || !generation.ok() || !generation->root().value().IsObject()) {
+    return absl::OkStatus();
+  }
   if (!config->root().Find(kEnds).has_value() || generation->root().Find(kEnds).has_value()) {
     return absl::OkStatus();
   }

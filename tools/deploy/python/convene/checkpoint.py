@@ -99,6 +99,8 @@ class Checkpoint:
         # Without a launcher that numbers the nodes, LOCAL_WORLD_SIZE tells them apart; without that, too, each rank counts as one.
         unnumbered = -1 - self._rank // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
         memory = copies.worker_memory(os.environ, os.getpid())
+        if not memory and os.environ.get('CONVENE_MEMORY'):
+            _log.warning('a process that started this one keeps its states in the memory of the agent: those of this process are on disk alone')
         told = self._tell_any((copies.identity(memory), int(os.environ.get('LOCAL_RANK', '0')),
                                int(os.environ.get('GROUP_RANK', unnumbered)), os.path.realpath(folder) if folder else ''))
         memories, local_ranks, self._nodes, folders = zip(*told)

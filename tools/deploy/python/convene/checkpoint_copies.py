@@ -200,8 +200,12 @@ def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
 def worker_memory(environment: MutableMapping[str, str], process: int) -> str:
     """The agent's memory, for the process that asks first and those it replaces; '' for the processes that it starts, which inherit its environment:
     their states are others than the worker's, and would be written over its."""
-    user = environment.setdefault('CONVENE_MEMORY_USER', str(process))
-    return environment.get('CONVENE_MEMORY', '') if user == str(process) else ''
+    memory = environment.get('CONVENE_MEMORY', '')
+    user, _, used = environment.get('CONVENE_MEMORY_USER', '').partition(' ')
+    if used == memory != '' and user != str(process):
+        return ''
+    environment['CONVENE_MEMORY_USER'] = f'{process} {memory}'  # with the memory: a worker may be an agent of a job of its own
+    return memory
 
 
 def identity(path: str) -> Any:

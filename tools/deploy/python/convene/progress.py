@@ -26,7 +26,10 @@ _EVERY_PHASE, _TIMES, _TOKENS, _MEMORY, _LOSS = 2, 4, 8, 16, 32
 
 def _count(number: float, least: int = 0) -> int:
     """The number for the page. A report is not worth a worker: a number out of bounds is the nearest one within, and what is not finite is 0."""
-    return max(least, min(_MOST, int(number))) if math.isfinite(number) else 0
+    try:
+        return max(least, min(_MOST, int(number))) if math.isfinite(number) else 0
+    except (OverflowError, TypeError, ValueError):
+        return 0
 
 
 def _open(path: str) -> Optional[mmap.mmap]:
@@ -107,8 +110,11 @@ class Progress:
             self._memory = (_count(memory_bytes), _count(max(memory_bytes, memory_peak_bytes)))
             self._flags |= _MEMORY
         if loss is not None:
-            self._loss = loss
-            self._flags |= _LOSS
+            try:
+                self._loss = float(loss)
+                self._flags |= _LOSS
+            except (OverflowError, TypeError, ValueError):
+                pass
         # A handler that the script has set since is not the agent's to call.
         dumps = _DUMPS_ON_SIGNAL if self._dumps and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL else 0
         self._page[8:16] = struct.pack('<Q', self._sequence + 1)
