@@ -46,7 +46,8 @@ class SimAgent {
   bool has_succeeded() const {
     return is_up() && state_->phase == agent::Phase::kSucceeded && !is_paused_ && !is_cut_;
   }
-  int64_t stores() const { return stores_; }  // started so far
+  Epoch epoch() const { return state_->epoch; }  // REQUIRES: is_up()
+  int64_t stores() const { return stores_; }                 // started so far
   bool has_workers() const { return !workers_.empty() || has_leftovers_; }
 
   // ---- what happens to it ----

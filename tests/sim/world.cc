@@ -217,6 +217,8 @@ void World::ExpectStoreKept(const SimAgent& agent) {
   const SimDaemon& daemon = leader();
   const rendezvous::Job* const job = daemon.table().Find(agent.run());
   if (!agent.has_succeeded() || job == nullptr || !daemon.leads() || !daemon.is_well()) return;
+  // A node that was cut off and is on the network again may not know yet that its epoch is over.
+  if (agent.epoch() != job->state().epoch()) return;
   spared_until_ = simulation_.now() + kBackAgain;
   simulation_.At(
       spared_until_, [&agent, &daemon, epoch = job->state().epoch(), stores = agent.stores()] {

@@ -42,6 +42,7 @@ struct Switchboard {
   struct Route {
     std::list<Sent> sent;
     std::list<Posted> posted;
+    bool is_over = false;  // one of the two ranks has aborted
   };
 
   explicit Switchboard(std::vector<int> ranks)
@@ -125,11 +126,21 @@ class LoopbackWire final : public Wire {
   void Abort(const absl::Status& why) override {
     MutexLock lock(&board_->mutex);
     if (aborted_.ok()) aborted_ = why;
+    for (int peer = 0; peer < size(); ++peer) {
+      board_->RouteOf(rank_, peer).is_over = board_->RouteOf(peer, rank_).is_over = true;
+    }
     board_->changed.SignalAll();
   }
 
  private:
-  absl::Status CheckOpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) { return aborted_; }
+  // A rank that hears of its end may free its memory, so no other rank copies from or to it then.
+  absl::Status CheckOpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
+    for (int peer = 0; peer < size() && !aborted_.ok(); ++peer) {
+      AwaitCopies(board_->RouteOf(rank_, peer).sent);
+      AwaitCopies(board_->RouteOf(peer, rank_).posted);
+    }
+    return aborted_;
+  }
 
   // Until the oldest of `ends`, which is one side of the route, is done. Whichever rank waits
   // copies: no rank has to wait until the other one does.
@@ -162,7 +173,8 @@ class LoopbackWire final : public Wire {
     const auto is_it = [&](const auto& end) { return !end.is_done && SameTag(end.tag, tag); };
     const auto sent = std::find_if(route.sent.begin(), route.sent.end(), is_it);
     const auto posted = std::find_if(route.posted.begin(), route.posted.end(), is_it);
-    if (sent == route.sent.end() || posted == route.posted.end() || sent->is_copying) {
+    if (sent == route.sent.end() || posted == route.posted.end() || sent->is_copying ||
+        route.is_over) {
       return MonotonicTime::InfiniteFuture();
     }
     if (sent->arrives > Clock::Real().Now()) return sent->arrives;
@@ -178,10 +190,14 @@ class LoopbackWire final : public Wire {
 
   // Waits until nobody copies from or to any of them.
   template <typename End>
-  void Clear(std::list<End>& ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
+  void AwaitCopies(const std::list<End>& ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
     while (std::any_of(ends.begin(), ends.end(), [](const End& end) { return end.is_copying; })) {
       board_->changed.Wait(&board_->mutex);
     }
+  }
+  template <typename End>
+  void Clear(std::list<End>& ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
+    AwaitCopies(ends);
     ends.clear();
   }
 
