@@ -47,7 +47,7 @@ class SimAgent {
     return is_up() && state_->phase == agent::Phase::kSucceeded && !is_paused_ && !is_cut_;
   }
   Epoch epoch() const { return state_->epoch; }  // REQUIRES: is_up()
-  int64_t stores() const { return stores_; }                 // started so far
+  int64_t stores() const { return stores_; }     // started so far
   bool has_workers() const { return !workers_.empty() || has_leftovers_; }
 
   // ---- what happens to it ----
