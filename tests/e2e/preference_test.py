@@ -17,7 +17,7 @@ from tests.support.torch_testing import CONVENE, TorchTestCase, need_torch
 TRAIN = "worker_runtime/trainer/convene-train"
 SCRIPT = "tests/e2e/preference_script.py"
 STEPS = 10
-WEIGHTS = 1e-5  # as far as a weight may be from PyTorch's behind the last step
+WEIGHTS = 2e-5  # as far as a weight may be from PyTorch's behind the last step: 1.2e-5 was seen with AVX2, where both add in another order than with AVX-512
 PAIRS = [{"prompt": f"{a} and {b}? ", "chosen": "yes, " + a, "rejected": "no" + " never" * (i % 3)}
          for i, (a, b) in enumerate([("cat", "dog"), ("sun", "sea"), ("red", "blue"), ("one", "two"), ("oak", "elm"), ("ice", "tea"), ("day", "night")])]
 LAYOUTS = (["--dp-size", 2], ["--tp-size", 2], ["--pp-size", 2, "--pp-schedule", "zb-h1"], ["--cp-size", 2, "--cp-method", "ring"], ["--zero-stage", 3])
