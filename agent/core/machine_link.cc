@@ -261,7 +261,7 @@ void Stepper::TellWait() {
                                         ": `convene status --endpoint ",
                                         s_.endpoint.empty() ? s_.rules.endpoint : s_.endpoint,
                                         "` shows which nodes are there and what is missing")});
-  } else if (!s_.ever_linked && !s_.told_of_rival) {
+  } else if (!s_.ever_linked && !s_.told_of_rival && !s_.told_of_refusal) {
     actions_.push_back(Say{
         absl::StrCat("the rendezvous at ", s_.rules.endpoint, " does not answer yet; trying for ",
                      absl::FormatDuration(s_.rules.connect_timeout), " in all",
