@@ -69,7 +69,8 @@ absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime
     int error = 0;
     socklen_t length = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return ErrnoStatus(error, "connect");
+    // ECONNRESET comes of an established connection: nobody there would be ECONNREFUSED.
+    if (error != 0 && error != ECONNRESET) return ErrnoStatus(error, "connect");
   }
   return fd;
 }

@@ -25,7 +25,8 @@ enum class Segments { kAsUsual, kShort };
 absl::Status PrepareConnection(int fd);
 
 // A connected, close-on-exec socket, prepared as above. It makes one try: DeadlineExceeded, or the
-// system's error of `socket` or `connect`.
+// system's error of `socket` or `connect`. A connection that the other side reset at once is one as
+// well: its reader finds the end.
 absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline,
                                    Segments segments = Segments::kAsUsual);
 

@@ -17,6 +17,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/source_address.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
@@ -74,6 +75,33 @@ TEST_CASE("each address of a name comes first in its turn, however the name serv
     first.insert(text(InTurn(turn % 2 == 0 ? mixed : other, turn).front()));
   }
   CHECK(first.size() == 3);
+}
+
+// A program that is quick to hang up, and a connecting thread that runs late: connect itself
+// reports the reset.
+TEST_CASE("a connection that was reset at once is a connection, however late that is seen") {
+  const auto listener = ListenOn("127.0.0.1", 0);
+  REQUIRE_OK(listener);
+  const auto addresses = ResolveHost("127.0.0.1", absl::ZeroDuration(), listener->port);
+  REQUIRE_OK(addresses);
+  const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(60);
+  const linger at_once = {1, 0};  // accepted connections inherit it
+  const int listening = listener->fd.get();
+  REQUIRE(setsockopt(listening, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
+  Thread hangs_up("hangs_up", [listening, deadline] {
+    do {
+      if (!AwaitReady(listening, POLLIN, deadline).ok()) return;
+    } while (UniqueFd(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC)).valid());
+  });
+  for (int i = 0; i < 5000; ++i) {
+    const auto connection = ConnectTo(addresses->front(), deadline);
+    CHECK_OK(connection);
+    char byte;
+    if (!connection.ok() || !AwaitReady(connection->get(), POLLIN, deadline).ok()) break;
+    CHECK(recv(connection->get(), &byte, 1, 0) <= 0);
+  }
+  shutdown(listening, SHUT_RDWR);
+  hangs_up.Join();
 }
 
 // On a loaded machine the thread that waits may run again only after its deadline.
