@@ -42,10 +42,15 @@ void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 std::string InfoText(const CheckpointReader& reader) {
   const CheckpointInfo& info = reader.info();
-  std::string text = absl::StrCat(
-      "step ", info.step, ", ", info.samples_consumed, " samples, saved by ", info.layout,
-      ", seed ", info.seed, "\n  model ", info.model, "\n  data ", info.data,
-      info.samples.empty() ? "" : ", ", info.samples, "\n  optimizer ", info.optimizer, "\n");
+  std::string text =
+      absl::StrCat("step ", info.step, ", ", info.samples_consumed, " samples, saved by ",
+                   info.layout, ", seed ", info.seed, "\n  model ", info.model, "\n");
+  // An imported checkpoint has seen no data and no optimizer.
+  if (!info.data.empty()) {
+    absl::StrAppend(&text, "  data ", info.data, info.samples.empty() ? "" : ", ", info.samples,
+                    "\n");
+  }
+  if (!info.optimizer.empty()) absl::StrAppend(&text, "  optimizer ", info.optimizer, "\n");
   const worker::TokenizerMark& tokenizer = info.tokenizer;
   if (tokenizer.path.empty()) return text;
   absl::StrAppend(&text, "  tokenizer ", tokenizer.path);

@@ -31,6 +31,7 @@ class GenerateTest(ConveneTestCase):
         environment = {**os.environ, "PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
         done = subprocess.run(words, input=stdin.encode(), capture_output=True, check=False, timeout=60, env=environment)
         self.assertEqual(done.returncode, code, done.stderr)
+        self.said = done.stderr.decode()
         return (done.stdout if code == 0 else done.stderr).decode()
 
     def answers(self, *arguments):
@@ -131,6 +132,13 @@ class GenerateTest(ConveneTestCase):
         with open(self.path("kept.jsonl"), encoding="ascii") as file:
             self.assertEqual(file.read(), "before")
         self.assertFalse(os.path.exists(self.path("kept.jsonl.partial")))
+
+    def test_an_answer_that_the_context_cuts_is_told_once(self):
+        self.generate("--prompt", "a")
+        self.assertNotIn("--context", self.said)
+        for layout in ([], ["--tp-size", 2]):
+            self.generate("--prompt", "abcdefgh", "--context", 12, "--ignore-end", *layout)
+            self.assertEqual(self.said.count("the answer ends where the context of 12 tokens is full (--context), before --max-new-tokens 9"), 1, self.said)
 
     def test_a_chat_that_has_filled_its_context_begins_anew(self):
         os.mkdir(self.path("chat"))

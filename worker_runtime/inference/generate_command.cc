@@ -47,6 +47,11 @@ struct WholeAnswer {
 using ShowText = absl::FunctionRef<absl::Status(int prompt, const std::string& text)>;
 using ShowEnd = absl::FunctionRef<absl::Status(int prompt, const WholeAnswer& answer)>;
 
+// To stderr, once however many processes share the model.
+void Tell(const OpenedModel& opened, const std::string& text) {
+  if (opened.ranks->speaks()) std::fprintf(stderr, "convene generate: %s\n", text.c_str());
+}
+
 // Answers to texts, all by the same flags.
 class Answers {
  public:
@@ -56,25 +61,39 @@ class Answers {
   // `end` is called once for each prompt, when its answer is whole.
   absl::Status Give(const std::vector<Tokens>& prompts, ShowText show, ShowEnd end) {
     std::vector<WholeAnswer> answers(prompts.size());
+    int cut = 0;  // by the context
     const GenerateOptions options = {
         .sampling = flags_.sampling,
         .max_new_tokens = flags_.max_new_tokens,
         .end_tokens = flags_.ignore_end ? Tokens() : opened_.end_tokens,
         .first_sequence = prompts_};
     prompts_ += prompts.size();
-    return Answer(model_, *opened_.tokenizer, prompts, options, flags_.stop,
-                  [&](int prompt, const std::string& text, AnswerEnd why) {
-                    WholeAnswer& answer = answers[prompt];
-                    ++answer.tokens;
-                    answer.text += text;
-                    CONVENE_RETURN_IF_ERROR(show(prompt, text));
-                    if (why == AnswerEnd::kNotYet) return absl::OkStatus();
-                    answer.end = NameOf(why);
-                    return end(prompt, answer);
-                  });
+    CONVENE_RETURN_IF_ERROR(Answer(model_, *opened_.tokenizer, prompts, options, flags_.stop,
+                                   [&](int prompt, const std::string& text, AnswerEnd why) {
+                                     WholeAnswer& answer = answers[prompt];
+                                     ++answer.tokens;
+                                     answer.text += text;
+                                     CONVENE_RETURN_IF_ERROR(show(prompt, text));
+                                     if (why == AnswerEnd::kNotYet) return absl::OkStatus();
+                                     if (why == AnswerEnd::kLength &&
+                                         answer.tokens < flags_.max_new_tokens)
+                                       ++cut;
+                                     answer.end = NameOf(why);
+                                     return end(prompt, answer);
+                                   }));
+    if (cut > 0) TellOfCut(cut, prompts.size());
+    return absl::OkStatus();
   }
 
  private:
+  void TellOfCut(int cut, size_t prompts) {
+    const std::string which =
+        prompts == 1 ? "the answer ends" : absl::StrCat(cut, " of ", prompts, " answers end");
+    Tell(opened_, absl::StrCat(which, " where the context of ", model_.options().context,
+                               " tokens is full (--context), before --max-new-tokens ",
+                               flags_.max_new_tokens));
+  }
+
   const GenerateFlags& flags_;
   const OpenedModel& opened_;
   LanguageModel& model_;
@@ -231,7 +250,7 @@ Asked Ask(Conversation before, const std::string& line, PromptReader& reader) {
 
 // The same, in a new conversation where the old one has left the line no room in the context.
 Asked AskWithRoom(const Conversation& before, const std::string& line, int context,
-                  PromptReader& reader) {
+                  const OpenedModel& opened, PromptReader& reader) {
   const auto has_room = [&](const Asked& asked) {
     return std::ssize(*asked.tokens) < context;  // one is the answer's
   };
@@ -239,10 +258,8 @@ Asked AskWithRoom(const Conversation& before, const std::string& line, int conte
   if (!reader.is_chat() || !asked.tokens.ok() || has_room(asked)) return asked;
   Asked anew = Ask(reader.NewChat(), line, reader);
   if (!anew.tokens.ok() || !has_room(anew)) return asked;
-  std::fprintf(stderr,
-               "convene generate: the conversation has filled the context of %d tokens "
-               "(--context): a new one begins with this line\n",
-               context);
+  Tell(opened, absl::StrCat("the conversation has filled the context of ", context,
+                            " tokens (--context): a new one begins with this line"));
   return anew;
 }
 
@@ -259,7 +276,7 @@ absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, Prompt
     if (!std::getline(std::cin, line)) return is_typed ? Print("\n") : absl::OkStatus();
     if (absl::EndsWith(line, "\r")) line.pop_back();
     if (line.empty()) continue;
-    Asked asked = AskWithRoom(conversation, line, model->options().context, reader);
+    Asked asked = AskWithRoom(conversation, line, model->options().context, opened, reader);
     absl::Status status = asked.tokens.status();
     if (status.ok()) {
       status = answers.Give({*asked.tokens}, PrintText, [&](int, const WholeAnswer& answer) {
@@ -270,7 +287,7 @@ absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, Prompt
     }
     if (status.ok()) continue;
     if (!absl::IsInvalidArgument(status)) return status;
-    std::fprintf(stderr, "convene generate: %s\n", std::string(status.message()).c_str());
+    Tell(opened, std::string(status.message()));
   }
 }
 

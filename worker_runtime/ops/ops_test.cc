@@ -382,6 +382,15 @@ TEST_CASE("cross-entropy over two slices is that over the whole vocabulary") {
   for (int i = 0; i < 2 * rows; ++i) CHECK(added[i] == Approx(sums[i]).epsilon(1e-6));
 }
 
+TEST_CASE("a row's many small terms are not lost beside its largest") {
+  const int columns = 49152;
+  std::vector<float> logits(columns, -17.5f);  // e^-17.5: below half of a float's last bit at 1
+  logits[7] = 0;
+  const double expected = 1.0 + (columns - 1) * std::exp(-17.5);
+  const auto y = CrossEntropy<float>(1, 0, columns, {7}, logits, 1);
+  CHECK(y[2][0] == Approx(expected).epsilon(2e-6));
+}
+
 TEST_CASE("a NaN logit makes the loss NaN instead of vanishing") {
   for (const size_t place : {size_t{0}, size_t{5}, size_t{33}}) {
     auto logits = Numbers(40, 1);

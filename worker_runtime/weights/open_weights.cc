@@ -69,6 +69,12 @@ absl::StatusOr<Weights> OpenAny(const std::string& path) {
         absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
   }
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);
+  if (IsFile(path + "/.metadata")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weights ", path, ": it is a checkpoint of torch.distributed.checkpoint (DCP), which is ",
+        "not read here: load it in the program that made it, and let save_pretrained() write a ",
+        "Hugging Face folder"));
+  }
   CONVENE_ASSIGN_OR_RETURN(OpenedCheckpoint opened, OpenCheckpoint(path));
   return Weights{.config = std::move(opened.config),
                  .source = std::move(opened.source),

@@ -89,6 +89,10 @@ TEST_CASE("what has no weights is refused, and said") {
                "`hf download NAME --local-dir FOLDER` fetches it");
   CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kNotFound,
                "has no weights; give a folder with config.json");
+  REQUIRE_OK(MakeDirectories(dir.File("dcp")));
+  REQUIRE_OK(WriteFileAtomic(dir.File("dcp/.metadata"), "a pickle"));
+  CHECK_STATUS(OpenWeights(dir.File("dcp")), absl::StatusCode::kInvalidArgument,
+               "torch.distributed.checkpoint (DCP)");
   WriteCheckpoint(dir.path(), 1, "another program's text");
   CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kInvalidArgument,
                "is no shape of a model that this program knows");

@@ -99,6 +99,10 @@ absl::StatusOr<std::vector<SourceFile>> SourcesOf(const PrepareOptions& options)
       source.command = CommandFor(input.through, source.path);
     } else if (IsParquet(source.path)) {
       source.command = ParquetCommand(input.python, columns, source.path);
+    } else if (absl::EndsWith(source.path, ".parquet")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data: ", source.path, " does not begin as a Parquet file does: fetch it once more, or ",
+          "give it another name if it holds text"));
     }
   }
   return sources;

@@ -201,6 +201,9 @@ TEST_CASE("bad sources are named") {
   CHECK_STATUS(Cached(dir, {"sub/"}), absl::StatusCode::kInvalidArgument,
                "is a directory; to take all of its files, write " + dir.File("sub/*"));
   CHECK_STATUS(Cached(dir, {"cut.gz"}), absl::StatusCode::kDataLoss, "cut.gz");
+  Put(dir.File("page.parquet"), "<html>404</html>");
+  CHECK_STATUS(Cached(dir, {"page.parquet"}), absl::StatusCode::kInvalidArgument,
+               "page.parquet does not begin as a Parquet file does");
   PrepareOptions options = LetterOptions(dir, {"cut.gz"});
   options.input.patterns = {"/dev/zero"};
   CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,

@@ -15,11 +15,23 @@ CONVENE_CPU_CLONES float Max(int count, const T* x) {
 }
 
 template <typename T>
-CONVENE_CPU_CLONES float ExpSum(int count, float shift, const T* x) {
+CONVENE_CPU_CLONES float BlockExpSum(int count, float shift, const T* x) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < count; ++i) sum += Exp(Widen(x[i]) - shift);
   return sum;
+}
+
+// The blocks are added in double: in a vocabulary's row thousands of terms lie below the last bit
+// of a float that holds the largest, and a float would lose them one by one, always downwards.
+template <typename T>
+float ExpSum(int count, float shift, const T* x) {
+  constexpr int kBlock = 512;
+  double sum = 0;
+  for (int i = 0; i < count; i += kBlock) {
+    sum += static_cast<double>(BlockExpSum(std::min(kBlock, count - i), shift, x + i));
+  }
+  return static_cast<float>(sum);
 }
 
 template <typename T>
