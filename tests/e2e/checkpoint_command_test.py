@@ -69,7 +69,9 @@ class CheckpointCommandTest(ConveneTestCase):
         self.assertNotIn("guess", self.checkpoint("export", self.path("tuned"), "--output", self.path("given")))
         with open(self.path("given/config.json"), encoding="utf-8") as file:
             self.assertEqual(json.load(file)["max_position_embeddings"], 128)
-        self.assertIn("finished: 3 steps", self.train("--init-from", self.path("folder"), "--steps", 3))
+        said = self.train("--init-from", self.path("folder"), "--steps", 3)
+        self.assertIn("finished: 3 steps", said)
+        self.assertRegex(said, rf"begins with the weights of {self.path('folder')}, read in [0-9.]+ s\n")
         other = self.checkpoint("diff", self.steps[0], self.steps[2], "--rows", 3)
         self.assertEqual(other.count(" at ("), 3)
         self.checkpoint("average", self.steps[0], self.steps[2], "--output", self.path("mean"))

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
@@ -133,7 +134,9 @@ absl::Status Training::Prepare(bool goes_back) {
   if (resumed.has_value() && StepIn(options_.init_from, resumed->info.base).has_value()) {
     first_weights_.weights = resumed->info.base;
   }
+  const MonotonicTime before = clock_.Now();
   CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
+  const absl::Duration weights_time = clock_.Now() - before;
   CONVENE_RETURN_IF_ERROR(Resume(resumed));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
@@ -152,15 +155,22 @@ absl::Status Training::Prepare(bool goes_back) {
                                .tokenizer_files = data_.tokenizer_files,
                                .lock = checkpoint_lock_.has_value() ? &*checkpoint_lock_ : nullptr},
       *communicators_.checkpoint, progress_, reporter_.get(), clock_);
-  if (contract_.rank != 0) return absl::OkStatus();
+  if (contract_.rank == 0) SayHowItBegins(resumed, weights_time);
+  return absl::OkStatus();
+}
+
+void Training::SayHowItBegins(const std::optional<Restored>& resumed, absl::Duration weights_time) {
   reporter_->SetRollbacks(spike_guard_.rollbacks());
   if (resumed.has_value()) {
+    const bool is_from_memory = resumed->path.empty();
     reporter_->Say(absl::StrCat("resumed after step ", step_,
                                 is_from_memory ? " from the nodes' memory" : "", ", saved by ",
                                 resumed->info.layout));
     if (!is_from_memory) reporter_->Checkpoint(step_, resumed->path);
+  } else if (!first_weights_.weights.empty()) {
+    reporter_->Say(absl::StrFormat("begins with the weights of %s, read in %.1f s",
+                                   first_weights_.weights, absl::ToDoubleSeconds(weights_time)));
   }
-  return absl::OkStatus();
 }
 
 // Tenths alone: the agent learns the limits of 16 phases at most.

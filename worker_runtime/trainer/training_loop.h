@@ -82,6 +82,7 @@ class Training {
   absl::Status Resume(const std::optional<Restored>& resumed);
   absl::Status GoBack();
   absl::Status MakeWeights(bool resumed);
+  void SayHowItBegins(const std::optional<Restored>& resumed, absl::Duration weights_time);
   absl::Status FindAllReferences();
   absl::Status CreateReplicas();
   absl::Status Replicate();
