@@ -283,6 +283,7 @@ void Node::OnSignal() {
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const ReceivedSignal signal = SignalOf(info);
   told_to_end_at_ = std::min(told_to_end_at_, signal.at);
+  link_->EndSoon();
   if (result_.has_value()) {
     // The machine has come to its end, but this process may serve other nodes yet.
     Log(state_.stop_request.Hear(signal).why);

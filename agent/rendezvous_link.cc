@@ -111,6 +111,11 @@ HostPort RendezvousLink::OwnPlace(const Server& server) const {
   return {bound == rendezvous::kAllAddresses ? "127.0.0.1" : bound, server.port()};
 }
 
+void RendezvousLink::EndSoon() {
+  ends_soon_ = true;
+  if (server_ != nullptr) server_->EndSoon(options_.incarnation);
+}
+
 void RendezvousLink::Leave() {
   if (stream_ != nullptr) left_ = std::move(stream_);
   Forget();
@@ -154,6 +159,7 @@ void RendezvousLink::OnPosted() {
       server_ = std::move(opened->server);
       spdlog::log(IsForThisNodeOnly() ? spdlog::level::debug : spdlog::level::info,
                   "hosting the rendezvous on port {}", server_->port());
+      if (ends_soon_) EndSoon();
     }
     if (generation != generation_) continue;
     if (opened == nullptr && !is_opened_) {

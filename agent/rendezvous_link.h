@@ -87,6 +87,8 @@ class RendezvousLink {
     return server_ == nullptr || IsForThisNodeOnly() ? std::vector<rendezvous::ServedJob>()
                                                      : server_->ServedJobs();
   }
+  // This process is told to end (Server::EndSoon), also where it begins to host only now.
+  void EndSoon();
   // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
   void ServeStore(std::optional<rendezvous::StoreServer*> store) { server_->ServeStore(store); }
   int hosted_port() const { return server_->port(); }
@@ -142,6 +144,7 @@ class RendezvousLink {
   std::vector<int> turns_;                         // Dialling::turn, of each place
   Thread dialer_;
   int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
+  bool ends_soon_ = false;
   bool is_opened_ = false;  // the stream of this generation is in our hands
   std::deque<Item> early_;  // items that came before the stream was in our hands
 

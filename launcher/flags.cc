@@ -6,6 +6,7 @@
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/token.h"
 #include "rendezvous/net/service_records.h"
+#include "tools/base/core_files.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 
@@ -90,7 +91,10 @@ void AddMemoryFlags(FlagReader* reader, ServeFlags* flags) {
                  "... the private key of --etcd-cert, in a file that its owner alone may read. The "
                  "three files are read whenever the daemon begins to stand by",
                  {.value = "FILE"});
-  reader->Check([flags] { return CheckMemoryFlags(*flags); });
+  reader->Check([flags] {
+    if (!flags->etcd_tls.key.empty()) LeaveNoCoreFile();
+    return CheckMemoryFlags(*flags);
+  });
 }
 
 }  // namespace
@@ -127,6 +131,7 @@ void AddCredentialFlags(FlagReader* reader, rendezvous::Credentials* credentials
     const rendezvous::Credentials& given = *credentials;
     const size_t named = !given.tls_cert.empty() + !given.tls_key.empty() + !given.tls_ca.empty();
     if (named == 0) return absl::OkStatus();
+    LeaveNoCoreFile();
     if (named < 3) {
       return absl::InvalidArgumentError(
           "--tls-cert, --tls-key and --tls-ca go together: name all three files");
@@ -139,6 +144,7 @@ void AddJoinTokenFlag(FlagReader* reader, std::string* token) {
   reader->Custom(
       "join-token-file",
       [token](const std::string& path) -> absl::Status {
+        LeaveNoCoreFile();
         CONVENE_ASSIGN_OR_RETURN(*token, rendezvous::ReadTokenFile(path));
         return absl::OkStatus();
       },
@@ -150,6 +156,7 @@ void AddJoinTokenFlag(FlagReader* reader, std::string* token) {
       {.value = "FILE", .variables = {"CONVENE_JOIN_TOKEN_FILE"}});
   reader->Check([token]() -> absl::Status {
     const std::string given = rendezvous::TakeTokenVariable();
+    if (!given.empty()) LeaveNoCoreFile();
     if (given.empty() || !token->empty()) return absl::OkStatus();
     *token = given;
     return rendezvous::CheckToken(given, rendezvous::kTokenVariable);

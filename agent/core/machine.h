@@ -147,8 +147,9 @@
 // An Assignment that comes while workers run stops them when its epoch is another, and else
 // changes nothing.
 //
-// A node that has waited for kQuietWait, for a rendezvous that it never reached or for an epoch,
-// says so once: a silent command looks like one that hangs.
+// A node that has waited for kQuietWait, for a rendezvous that it never reached, for an epoch, or
+// without workers for a rendezvous that it lost, says so once: a silent command looks like one that
+// hangs.
 #pragma once
 
 #include <algorithm>

@@ -213,6 +213,7 @@ void Stepper::On(const StreamEnded& ended) {
     actions_.push_back(
         Say{absl::StrCat("this node is refused, and goes on asking: ", ended.status.message())});
   }
+  if (is_first && !s_.has_workers) s_.tell_wait_at = now_ + kQuietWait;
   s_.dial_at = now_ + wait;
   s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
 }
@@ -256,7 +257,12 @@ void Stepper::LeaveStream(const std::string& why) {
 
 void Stepper::TellWait() {
   s_.tell_wait_at = MonotonicTime::InfiniteFuture();
-  if (s_.phase == Phase::kWaiting) {
+  if (IsLost()) {
+    actions_.push_back(Say{absl::StrCat(
+        "waiting for a rendezvous at ", s_.rules.endpoint, ", for ",
+        absl::FormatDuration(RedialTimeout(s_.rules)), " in all. The last one is gone (", s_.loss,
+        "). The same command started there, or `convene serve`, serves this run again")});
+  } else if (s_.phase == Phase::kWaiting) {
     actions_.push_back(Say{absl::StrCat("waiting for a place in job ", s_.rules.hello.job_id,
                                         ": `convene status --endpoint ",
                                         s_.endpoint.empty() ? s_.rules.endpoint : s_.endpoint,

@@ -489,5 +489,28 @@ TEST_CASE("what was handed over is void when another daemon knows nothing of the
   CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1");
 }
 
+TEST_CASE("a node without workers that lost its rendezvous says once what it waits for") {
+  const auto word = Catch::Contains(
+      "say waiting for a rendezvous at head:29400, for 30s in all. The last one is gone (it ends)");
+  Node node;
+  node.state_.rules.hello.join_timeout = absl::Seconds(30);
+  node.Run();
+  SECTION("it was ready") {
+    node.StopIn(1, StopKind::kAbort);
+    node.Feed(WorkersGone{});
+    node.Feed(StoreStarted{7001});
+    node.LoseStream(absl::UnavailableError("it ends"));
+  }
+  SECTION("its workers outlived it for a while") {
+    node.LoseStream(absl::UnavailableError("it ends"));
+    node.After(absl::Seconds(1));
+    node.Exit(1, 3);
+    node.Feed(WorkersGone{});
+  }
+  CHECK_THAT(node.After(absl::Seconds(9)), !word);
+  CHECK_THAT(node.After(absl::Seconds(1)), word);
+  CHECK_THAT(node.After(absl::Seconds(10)), !word);
+}
+
 }  // namespace
 }  // namespace convene::agent

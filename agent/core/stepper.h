@@ -124,8 +124,8 @@ class Stepper {
     s_.phase = phase;
     s_.why = why;
     SetNextCheck();
-    s_.tell_wait_at =
-        phase == Phase::kWaiting ? now_ + kQuietWait : MonotonicTime::InfiniteFuture();
+    const bool waits = phase == Phase::kWaiting || (phase == Phase::kConnecting && IsLost());
+    s_.tell_wait_at = waits ? now_ + kQuietWait : MonotonicTime::InfiniteFuture();
   }
   void SetNextCheck() {
     s_.check_health_at = s_.phase == Phase::kWaiting && s_.rules.has_health_check
@@ -139,6 +139,8 @@ class Stepper {
   }
   // Says that this node still waits, and for whom.
   void TellWait();
+  // The rendezvous that this node had is gone.
+  bool IsLost() const { return s_.ever_linked && !s_.linked; }
   void CancelCheck() {
     if (std::exchange(s_.is_checking_health, false)) actions_.push_back(CancelHealthCheck{});
   }

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/core_files.h"
 #include "tools/base/files.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
@@ -65,6 +66,7 @@ int BecomeWorker(const ChildPlan& plan) {
   // Linux before 5.11 refuses the flag.
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   RestoreSignals(request.ignores_term);
+  RestoreCoreLimit();
   execve(request.program.c_str(), plan.argv, plan.envp);
   return errno;
 }

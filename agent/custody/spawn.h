@@ -34,11 +34,11 @@ struct Child {
 };
 
 // The child leads a session (so that no signal of a terminal reaches it) and a process group of its
-// own, has every descriptor above 2 closed, no signal blocked, caught or ignored (but for
-// ignores_term), and is killed when the calling thread ends (so call it from the main thread).
-// Returns after its execve: an error of that call is this call's. NotFound, PermissionDenied,
-// InvalidArgument (not a program: no "#!" line): the program is at fault; any other code: the
-// machine lacks something.
+// own, may leave core files as the user's limit says (tools/base/core_files.h), has every
+// descriptor above 2 closed, no signal blocked, caught or ignored (but for ignores_term), and is
+// killed when the calling thread ends (so call it from the main thread). Returns after its execve:
+// an error of that call is this call's. NotFound, PermissionDenied, InvalidArgument (not a program:
+// no "#!" line): the program is at fault; any other code: the machine lacks something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
 
 // Gives `pid` the place of a process that Spawn would start: slot, CPUs, cgroup. From now on it is

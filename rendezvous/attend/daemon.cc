@@ -186,6 +186,11 @@ std::vector<ServedJob> Daemon::ServedJobs() {
   return table_.ServedJobs();
 }
 
+void Daemon::EndSoon(Incarnation host) {
+  MutexLock lock(&mutex_);
+  table_.EndSoon(host);
+}
+
 DaemonCounters Daemon::Counters() {
   MutexLock lock(&mutex_);
   DaemonCounters counters = counters_;

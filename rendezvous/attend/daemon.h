@@ -103,6 +103,9 @@ class Daemon final : public LogAgents {
   using OnRunEnded = std::function<void(WatchId, const RunEnded&)>;
   void set_on_run_ended(OnRunEnded on_run_ended) { on_run_ended_ = std::move(on_run_ended); }
 
+  // The process of this agent is told to end, and the daemon with it: JobTable::EndSoon.
+  void EndSoon(Incarnation host);
+
   // The process that the daemon is part of, for agents that lose it: "the command of run "a" on
   // node0". Set it before Start.
   void set_served_by(std::string served_by) { served_by_ = std::move(served_by); }

@@ -23,7 +23,7 @@ absl::Status JobTable::Join(MonotonicTime now, MemberId id, Incarnation incarnat
   const size_t first_new = outbox->items.size();
   const absl::Status joined = entry->job.Join(now, id, incarnation, hello, outbox);
   if (joined.ok()) {
-    members_[id.value()] = {entry, incarnation, hello.publishes_logs, hello.may_host};
+    members_[id.value()] = {entry, incarnation, hello.publishes_logs};
     NoteLogDirectory(hello, entry);
   }
   Settle(*entry, outbox, first_new);
@@ -54,6 +54,11 @@ void JobTable::RenewAway(MonotonicTime now) {
 void JobTable::set_survives_restart(bool survives_restart) {
   survives_restart_ = survives_restart;
   for (auto& [id, entry] : jobs_) entry.job.set_survives_restart(survives_restart);
+}
+
+void JobTable::EndSoon(Incarnation host) {
+  ends_with_ = host;
+  for (auto& [id, entry] : jobs_) entry.job.EndSoon(host);
 }
 
 void JobTable::set_wall_offset(absl::Duration wall_offset) {
@@ -124,6 +129,7 @@ absl::StatusOr<JobTable::Entry*> JobTable::JobFor(MonotonicTime now, const Hello
                                                      " jobs; start another for this one"));
   }
   Entry& entry = jobs_.emplace(hello.job_id, Entry{Job(now, hello, floor)}).first->second;
+  if (ends_with_.has_value()) entry.job.EndSoon(*ends_with_);
   entry.job.set_survives_restart(survives_restart_);
   entry.job.set_term(term_);
   entry.job.chronicle().set_wall_offset(wall_offset_);
@@ -235,7 +241,7 @@ std::vector<ServedJob> JobTable::ServedJobs() const {
 
 bool JobTable::MaySucceed(MemberId id, const Membership& membership) {
   const Node* node = membership.entry->job.state().Find(id);
-  return membership.may_host && node != nullptr && node->is_member() && !node->is_leaving;
+  return node != nullptr && membership.entry->job.state().MayHostNext(*node);
 }
 
 std::vector<JobTable::Succession> JobTable::HandOver(MonotonicTime now) const {

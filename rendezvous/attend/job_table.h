@@ -71,11 +71,14 @@ class JobTable {
   // The jobs that were changed since the last call, as they are now.
   RecordChanges TakeChanges(MonotonicTime now);
 
+  // The daemon is told to end, with the agent's process of this incarnation (0: it is part of
+  // none). From now on an epoch is formed only where another agent may go on with it.
+  void EndSoon(Incarnation host);
+
   // A job with an open stream of an agent that may serve in this daemon's place.
   struct Succession {
     HandedOverJob job;
-    // Members of the epoch; each may go on with the job. Others may not know it: with a member's
-    // incarnation a stranger could take its place.
+    // JobState::MayHostNext.
     std::vector<MemberId> successors;
     std::vector<MemberId> others;  // the job's other open streams
   };
@@ -128,7 +131,6 @@ class JobTable {
     Entry* entry;
     Incarnation incarnation;
     bool publishes_logs = false;
-    bool may_host = false;
   };
   // Whether the agent of this stream may go on in the daemon's place.
   static bool MaySucceed(MemberId id, const Membership& membership);
@@ -145,6 +147,7 @@ class JobTable {
   bool is_recording_ = false;
   bool survives_restart_ = false;
   int64_t term_ = 0;
+  std::optional<Incarnation> ends_with_;  // EndSoon's
   absl::Duration wall_offset_;
   int64_t last_change_ = 0;
   std::set<std::string> changed_;                        // ids

@@ -382,5 +382,24 @@ TEST_CASE("a job is handed over to members of its epoch that may host, and its o
   CHECK_FALSE(table.ServedJobs()[0].has_successor);
 }
 
+TEST_CASE("a table whose daemon is told to end begins no epoch, in jobs old and new") {
+  JobTable table;
+  Outbox outbox;
+  const auto join = [&](int id, const std::string& job) {
+    REQUIRE_OK(table.Join(At({}), MemberId(id), Incarnation(id), HelloTo(job), &outbox));
+    table.Receive(At({}), MemberId(id), Incarnation(id), Epoch(), Ready{"node", 1}, &outbox);
+  };
+  join(1, "began");
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(2), HelloTo("old"), &outbox));
+  table.EndSoon(Incarnation(1));
+  table.Receive(At({}), MemberId(2), Incarnation(2), Epoch(), Ready{"node", 1}, &outbox);
+  join(3, "new");
+  table.Tick(At({}), &outbox);
+  for (const ServedJob& job : table.ServedJobs()) {
+    INFO(job.id);
+    CHECK(job.epoch == (job.id == "began" ? Epoch(1) : Epoch()));
+  }
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

@@ -408,6 +408,11 @@ Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& polic
     if (auto decision = DecideCooling(now, state, policy)) return *std::move(decision);
   }
   Decision decision = DecideInPhase(now, state, policy);
+  if (decision.kind == Decision::Kind::kForm && state.loses_daemon()) {
+    decision = Wait(WaitingFor::kNextDaemon, MonotonicTime::InfiniteFuture(),
+                    "this daemon is told to end, and no node may go on in its place: the next "
+                    "daemon forms the epoch");
+  }
   if (decision.kind == Decision::Kind::kWait) {
     for (const MemberId id : state.cooling()) {
       decision.wake_at = std::min(decision.wake_at, state.ExcludedUntil(id));

@@ -28,6 +28,9 @@
 //   the stop was for a checkpoint and something broke            -> stop (abort)
 //   StopTimeout has passed                                       -> drop the members that did not
 //                                                                   stop
+// Forming, and the daemon is told to end, and no node may go on
+// with the job in its place                                      -> wait: each node would have to
+//                                                                   stop its workers once more
 // Before all of these, of the nodes that are excluded (conduct.h):
 //   its time is over                                             -> admit
 //   forming, and without it nodes_min cannot be reached, or
@@ -124,7 +127,8 @@ struct Decision {
     kBackoff,
     kStops,
     kWorkers,
-    kArrivals
+    kArrivals,
+    kNextDaemon
   };
 
   Kind kind = Kind::kWait;

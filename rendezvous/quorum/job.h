@@ -89,6 +89,9 @@ class Job {
   // JobState::RenewAway; Tick decides next.
   void RenewAway(MonotonicTime now);
 
+  // JobState::EndSoon.
+  void EndSoon(Incarnation host) { state_.EndSoon(host); }
+
   // Sets whether later Welcomes tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
   // Sets the daemon's term in later Welcomes.

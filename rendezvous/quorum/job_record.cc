@@ -80,6 +80,7 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
   node.joined_at = node.heard_at = now;
   node.hello_said_at = hello.said_at;
   node.role = hello.role;  // a journal of before roles knows none
+  node.may_host = hello.may_host;
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   node.away = node.is_cut_off = false;
   Count(node, +1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 
@@ -96,6 +97,12 @@ bool JobState::Break(MonotonicTime now, Cause cause, std::string text) {
   return true;
 }
 
+bool JobState::loses_daemon() const {
+  return ends_soon_ && absl::c_none_of(nodes_, [&](const auto& entry) {
+           return MayHostNext(entry.second) && !entry.second.away;
+         });
+}
+
 MonotonicTime JobState::ExcludedUntil(MemberId id) const {
   const auto record = facts_.conduct.records.find(KeyOf(nodes_.at(id)));
   return record == facts_.conduct.records.end() ? MonotonicTime() : record->second.excluded_until;
@@ -160,6 +167,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.heard_at = now;
   node.hello_said_at = hello.said_at;
   node.has_workers = hello.has_workers;
+  node.may_host = hello.may_host;
   if (KeyOf(node) == last_departed_) last_departure_.clear();
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   longest_lease_ = std::max(longest_lease_, hello.lease);

@@ -114,6 +114,7 @@ struct Node : Member {
   bool has_workers = false;   // joining: of an epoch that it was in on an earlier stream
   std::string straggler_why;  // running: it is excluded at its next Ready, for this; "": it is not
   bool is_leaving = false;    // running: its last workers end, it will not say Ready
+  bool may_host = false;      // Hello::may_host
   bool away = false;          // recorded by an earlier daemon, or cut off; not yet back
   bool is_cut_off = false;    // away, because its stream ended after it had succeeded
   MemberId rival;             // contesting: the holder of the rank; else: the node that claims it
@@ -221,12 +222,26 @@ class JobState {
       return entry.second.away && entry.second.heard_at + entry.second.lease <= now;
     });
   }
+  // Whether the daemon is told to end, and no node here may go on with the job in its place.
+  bool loses_daemon() const;
+  // Whether this node's agent may go on with the job in the daemon's place. It has to know the
+  // job: with a member's incarnation a stranger could take that member's place.
+  bool MayHostNext(const Node& node) const {
+    return node.may_host && node.is_member() && !node.is_leaving &&
+           node.incarnation != ending_host_;
+  }
   // The node that went last and did not come again, and how: "b left: SIGTERM". "": there is none.
   const std::string& last_departure() const { return last_departure_; }
   // No lease ends before this.
   MonotonicTime lease_watch() const { return lease_watch_; }
   MonotonicTime closed_at() const { return closed_at_; }
   Outcome outcome() const { return facts_.outcome; }
+
+  // The daemon is told to end, with the process of this incarnation (0: of no node).
+  void EndSoon(Incarnation host) {
+    ends_soon_ = true;
+    ending_host_ = host;
+  }
 
   // --- Silence ---
   //
@@ -327,6 +342,8 @@ class JobState {
                       const std::string& why);
 
   JobFacts facts_;
+  bool ends_soon_ = false;   // the daemon
+  Incarnation ending_host_;  // the process that it is part of
   std::string last_departure_;
   NodeKey last_departed_;
   std::map<MemberId, Node> nodes_;

@@ -215,6 +215,7 @@ class PortServer final : public Server {
 
   int port() const override { return front_->port(); }
   std::vector<ServedJob> ServedJobs() override { return daemon_.ServedJobs(); }
+  void EndSoon(Incarnation host) override { daemon_.EndSoon(host); }
 
   void ServeStore(std::optional<StoreServer*> store) override {
     MutexLock lock(&store_mutex_);

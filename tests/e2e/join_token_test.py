@@ -20,6 +20,12 @@ until [ -e "$DIRECTORY/done" ]; do sleep 0.05; done
 """
 
 
+def core_limit(pid):
+    """The soft limit of a process's core files, in bytes."""
+    with open(f"/proc/{pid}/limits", encoding="ascii") as file:
+        return int(re.search(r"Max core file size +(\S+)", file.read()).group(1))
+
+
 class JoinTokenTest(ConveneTestCase):
 
     def token_file(self, token=_TOKEN, name="token"):
@@ -27,6 +33,10 @@ class JoinTokenTest(ConveneTestCase):
         with open(path, "w", encoding="ascii", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
             file.write(token + "\n")
         return path
+
+    def read(self, name):
+        with open(self.path(name), encoding="ascii") as file:
+            return file.read()
 
     def ask(self, endpoint, *words, code=0, **environment):
         return self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, *words, **environment), 30, code)
@@ -106,6 +116,28 @@ class JoinTokenTest(ConveneTestCase):
                       self.ask(f"127.0.0.1:{port}", "--join-token-file", self.token_file(read_token, "read"), code=64))
         self.assertIn("did not come with one", self.output(daemon))
         self.assertNotIn(_TOKEN, self.output(daemon))
+
+    def test_a_process_that_has_the_token_leaves_no_core_file_and_its_workers_may(self):
+        token = self.token_file()
+        endpoint = f"127.0.0.1:{free_port()}"
+        words = ("--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--no-python", "sh", "-c",
+                 'ulimit -S -c > "$DIRECTORY/half"; mv "$DIRECTORY/half" "$DIRECTORY/limit"; until [ -e "$DIRECTORY/done" ]; do sleep 0.05; done')
+        for name, lock, variables in (("file", ("--join-token-file", token), {}), ("variable", (), {"CONVENE_JOIN_TOKEN": _TOKEN}), ("open", (), {})):
+            with self.subTest(name):
+                node = self.start(CONVENE, "run", "--nnodes", 1, *lock, *words, limit="-S -c 4000", log="node." + name, DIRECTORY=self.path(""),
+                                  **variables)
+                limit = wait_until(lambda: os.path.exists(self.path("limit")) and self.read("limit"), 30, "a worker's limit")
+                self.assertIn(limit.strip(), ("4000", "8000"))  # bash counts in KiB, and dash in halves.
+                is_open = name == "open"
+                self.assertEqual(core_limit(node.pid), 4000 * 1024 if is_open else 1)
+                with open(self.path("done"), "w", encoding="ascii"):
+                    pass
+                self.finish(node, 30)
+                for left in ("limit", "done"):
+                    os.remove(self.path(left))
+        daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", "0", "--join-token-file", token, limit="-S -c 4000")
+        wait_until(lambda: "serving the rendezvous" in self.output(daemon), 20, "the daemon")
+        self.assertEqual(core_limit(daemon.pid), 1)
 
     def test_a_file_that_cannot_hold_a_token_is_refused_before_anything_starts(self):
         token = self.token_file()

@@ -84,7 +84,7 @@ class NetworkTest(ConveneTestCase):
             raise AssertionError(f"{late}\n{self.all_logs()}") from None
 
     def all_logs(self):
-        logs = [self.output(self.daemon), *map(self.output, self.agents.values())]
+        logs = [*(self.output(d) for d in [self.daemon] if d is not None), *map(self.output, self.agents.values())]
         return "\n----\n".join(log[-3000:] for log in logs)
 
     def seconds_until(self, condition, timeout_s, what):
@@ -263,6 +263,63 @@ class NetworkTest(ConveneTestCase):
                    "the warning")
         node.terminate()
         self.finish(node, 10, 128 + signal.SIGTERM)
+
+    # ---- the node that hosts the rendezvous leaves, and the others are on other machines ----
+
+    def start_hosted(self, number, nodes, machine=None):
+        """An agent of a run that meets on the first machine, where one of its own agents serves the rendezvous."""
+        host = self.hosts[number if machine is None else machine]
+        self.agents[number] = self.start(
+            CONVENE, "run", "--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-endpoint", f"{self.hosts[0].address}:29400", "--rdzv-id",
+            "job", "--node-rank", number, "--admission-delay", 0.2, "--stop-grace", "signal=0.2,abort=0.2,checkpoint=0.2", "--rdzv-conf",
+            f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60", "--no-python", "sh", "-c", _WORKER,
+            log=f"agent{number}.{time.monotonic()}.log", prefix=host.prefix, LINES=self.path("lines"), DONE=self.path("done"),
+            NODE=str(number))
+        if number == 0:
+            wait_until(lambda: "hosting the rendezvous" in self.agent_log(0), 20, "the host")
+
+    def leave_hosting(self):
+        self.agents[0].send_signal(signal.SIGTERM)
+        self.finish(self.agents.pop(0), 20, 128 + signal.SIGTERM)
+
+    def starts(self, number):
+        """How often the agent has started workers."""
+        return self.agent_log(number).count(" start here (")
+
+    def check_host_leaves(self, nodes, survivors):
+        """They stop once, begin nothing without a rendezvous, say what they wait for, and go on with the next host."""
+        self.lease_s = 4
+        for number in (0, *survivors):
+            self.start_hosted(number, nodes)
+        epoch = self.wait_for_epoch(1, {0, *survivors})
+        starts = [self.starts(number) for number in survivors]
+        self.leave_hosting()
+        for number in survivors:
+            word = f"waiting for a rendezvous at {self.hosts[0].address}:29400"
+            wait_until(lambda n=number: word in self.agent_log(n), 20, lambda: "what a survivor waits for:\n" + self.all_logs())
+        self.assertEqual([self.starts(number) for number in survivors], starts, self.all_logs())
+        self.start_hosted(0, nodes)
+        self.wait_for_epoch(epoch + 1, {0, *survivors}, timeout_s=30)
+        # Each of their starts was followed by one stop, and the last one still runs.
+        self.assertEqual([self.stops(number) for number in survivors], starts, self.all_logs())
+        self.end_job(is_fenced=False)  # The next host may begin alone.
+
+    def test_a_survivor_waits_for_the_next_host_and_begins_nothing_before(self):
+        self.check_host_leaves("1:2", [1])
+
+    def test_two_survivors_wait_for_the_next_host_though_they_are_enough(self):
+        self.check_host_leaves("2:4", [1, 2])
+
+    def test_a_survivor_elsewhere_restarts_once_where_another_agent_of_the_endpoint_s_machine_may_host(self):
+        for number, machine in ((0, 0), (1, 1), (2, 0)):
+            self.start_hosted(number, "1:3", machine)
+        epoch = self.wait_for_epoch(1, {0, 1, 2})
+        starts = self.starts(1)
+        self.leave_hosting()
+        self.assertEqual(self.wait_for_epoch(epoch + 1, {1, 2}), epoch + 1)
+        wait_until(lambda: "the rendezvous answers again" in self.agent_log(1), 20, "the survivor at the next host")
+        self.end_job()
+        self.assertEqual((self.starts(1), {line.epoch for line in self.lines() if line.epoch > epoch}), (starts + 1, {epoch + 1}))
 
 
 if __name__ == "__main__":

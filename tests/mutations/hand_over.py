@@ -5,14 +5,23 @@ from planting import Mutation
 TABLE = 'rendezvous/attend/job_table.cc'
 RECORD = 'rendezvous/attend/daemon_record.cc'
 LINK = 'agent/core/machine_link.cc'
+STATE = 'rendezvous/quorum/job_state.h'
 TABLED = '//rendezvous/attend:job_table_test'
 REMEMBERED = '//rendezvous/attend:daemon_memory_test'
+RESUMED = '//rendezvous/quorum:job_resume_test'
 PLACED = '//agent/core:machine_place_test'
 SEEN = '//tests/e2e:hosting_test'
 
 MUTATIONS = [
-    Mutation('a node that ends takes a run over', TABLE, ' && !node->is_leaving;', ';', TABLED),
-    Mutation('a node without a seat is told the secrets of the others', TABLE, 'node->is_member() && ', '', TABLED),
+    Mutation('a node that ends takes a run over', STATE, ' && !node.is_leaving &&', ' &&', TABLED),
+    Mutation('a node without a seat is told the secrets of the others', STATE, 'node.may_host && node.is_member()', 'node.may_host', TABLED),
+    Mutation('an epoch is formed that no daemon goes on with', 'rendezvous/quorum/decide.cc', ' && state.loses_daemon()) {', ' && false) {', RESUMED),
+    Mutation('a daemon that is handed over forms no epoch either', 'rendezvous/quorum/job_state.cc',
+             'return ends_soon_ && absl::c_none_of(nodes_, [&]', 'return ends_soon_ || absl::c_none_of(nodes_, [&]', RESUMED),
+    Mutation('a host counts on itself to go on', STATE, ' &&\n           node.incarnation != ending_host_;', ';', RESUMED),
+    Mutation('a job that comes to a daemon that ends begins', TABLE, 'if (ends_with_.has_value()) entry.job.EndSoon(*ends_with_);', '', TABLED),
+    Mutation('a node that waits for a lost rendezvous is silent', LINK,
+             '  if (is_first && !s_.has_workers) s_.tell_wait_at = now_ + kQuietWait;\n', '', PLACED),
     Mutation('a run that nobody takes over is handed over', TABLE, ' || found->second.successors.empty()) continue;', ') continue;', TABLED),
     Mutation('only the next host hears that places are kept', RECORD, 'Queue({id, DaemonEvent{epoch, HandOver{}}}, aftermath);', '(void)id;', REMEMBERED),
     Mutation('the reports of a run end with its host', RECORD, '    table_.RestoreIncident(record.founder.job_id, incident);\n', '', REMEMBERED),

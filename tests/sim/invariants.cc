@@ -37,6 +37,7 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
   switch (state.phase()) {
     case Phase::kForming:
       if (state.old_workers_count() > 0 && now < state.old_workers_until()) break;
+      if (state.loses_daemon()) break;  // The next daemon forms the epoch.
       Expect(now < state.forming_since() + policy.join_timeout || has_minimum,
              "the join timeout is over, and the job waits");
       Expect(!join_timeout_is_over || state.epoch() != Epoch() || !has_minimum,

@@ -99,11 +99,19 @@ class SimDaemon {
   // The processes that hear it, have a place and will come back for it.
   std::set<Incarnation> Faithful() const;
 
+  // Changes when its process is lost.
+  int life() const { return life_; }
+
   void Kill(bool whole_machine);
   // From agents and from the memory, or no longer.
   void Cut(bool is_cut);
   // Ends its lease at once, as a leader does that ends in order; its Kill follows.
   void Resign() { memory_.leader = nullptr; }
+  // It is told to end; its HandOver and its Kill follow.
+  void EndSoon() {
+    simulation_.Note("daemon: is told to end", "");
+    table_->EndSoon(Incarnation());
+  }
   // Tells the agents that it ends in order; its Kill follows. At times it is killed while it tells
   // them. REQUIRES: !has_journal().
   void HandOver();

@@ -178,9 +178,19 @@ void World::HurtLeader() {
 
 void World::KillDaemon() {
   SimDaemon& daemon = *daemons_.front();
+  const bool hands_over = !daemon.has_journal() && simulation_.Chance(0.5);
+  if (!hands_over || simulation_.Chance(0.5)) return EndDaemon(hands_over);
+  // It is told to end a while before: no epoch is formed then that no daemon goes on with.
+  daemon.EndSoon();
+  simulation_.After(simulation_.Upto(absl::Seconds(3)), [this, &daemon, life = daemon.life()] {
+    if (daemon.is_up() && daemon.life() == life) EndDaemon(/*hands_over=*/true);
+  });
+}
+
+void World::EndDaemon(bool hands_over) {
+  SimDaemon& daemon = *daemons_.front();
   const bool was_asleep = simulation_.now() < daemon.reachable_since() + kUndisturbed;
   const bool was_remembered = daemon.is_remembered();
-  const bool hands_over = !daemon.has_journal() && simulation_.Chance(0.5);
   const bool whole_machine = !hands_over && simulation_.Chance(0.2);
   if (hands_over) daemon.HandOver();
   daemon.Kill(whole_machine);

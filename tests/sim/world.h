@@ -38,6 +38,8 @@ class World {
   // Kills the daemon, or has it end in order, and starts it again. At times nothing else breaks
   // meanwhile: then a daemon with its memory restarts no worker.
   void KillDaemon();
+  // `hands_over`: in order.
+  void EndDaemon(bool hands_over);
   // A scheduler stops all processes of a run at once, the daemon too or not, and continues them a
   // while later, one after the other. Then no worker may be restarted.
   void SuspendRun();

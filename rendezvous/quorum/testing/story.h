@@ -14,6 +14,7 @@
 // "show" prints a node as `convene status` shows it.
 //   > a hello ... holds [running=3]   > daemon restarts: from what is recorded then
 //   > daemon of before roles restarts: from what an older version has recorded
+//   > a hello ... hosts    > daemon ends soon [host=9]: told to, with the process of incarnation 9
 //
 // A name is a stream; the part before a quote is its host ("b" and "b'" are two streams of host b).
 // Its store is on port 1000 + the stream's number. A fixture of tests: a line it does not
@@ -80,10 +81,22 @@ class Story {
     return value;
   }
 
+  static Options OptionsIn(const std::vector<std::string>& words) {
+    Options options;
+    for (size_t i = 2; i < words.size(); ++i) {
+      const std::pair<std::string, std::string> pair = absl::StrSplit(words[i], '=');
+      options.insert(pair);
+    }
+    return options;
+  }
+
   void Do(const std::string& line, Outbox* outbox) {
     INFO("line: " << line);
     std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     REQUIRE(words.size() >= 2);
+    if (words[0] == "daemon" && words[1] == "ends") {
+      return job_->EndSoon(Incarnation(Number(OptionsIn(words), "host", 0)));
+    }
     if (words[0] == "daemon") {
       JobRecord record = job_->Record(now_);
       if (words[1] == "of") {
@@ -106,11 +119,7 @@ class Story {
       shown_ = ShowNode(words[1]);
       return;
     }
-    Options options;
-    for (size_t i = 2; i < words.size(); ++i) {
-      const std::pair<std::string, std::string> pair = absl::StrSplit(words[i], '=');
-      options.insert(pair);
-    }
+    const Options options = OptionsIn(words);
     if (words[1] == "hello") {
       Join(words[0], options, outbox);
     } else {
@@ -177,6 +186,7 @@ class Story {
     hello.holds_place = options.count("holds") > 0;
     hello.running_epoch = Epoch(Number(options, "running", 0));
     hello.has_workers = options.count("with_workers") > 0;
+    hello.may_host = options.count("hosts") > 0;
     hello.stop_limit = absl::Seconds(Number(options, "stop_limit", 0));
     stream.incarnation = Incarnation(Number(options, "incarnation", last_id_));
     job_->Hear(now_, outbox);
