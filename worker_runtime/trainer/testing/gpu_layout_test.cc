@@ -48,6 +48,29 @@ TEST_CASE("the layouts that people use train on GPUs like one process on a CPU")
   }
 }
 
+// Parts that a few random layouts may miss: experts with their own parallelism, latent attention,
+// sinks and windows by turns, and matrices that a rank owns whole.
+TEST_CASE("experts, latents, windows, sinks and Muon train on GPUs like one process on a CPU") {
+  if (!testing::HasPlacesOrSkips(4)) return;
+  const std::string experts = " experts=4 chosen=2 expert_ffn=4 router_losses=1";
+  for (const std::string& parts : {
+           "family=moe-tiny dp_shard=2 ep=2" + experts,
+           "family=moe-tiny dp_shard=2 ep=2 tp=2 zero_stage=3 optimizer=muon" + experts,
+           "family=deepseek-tiny dp_shard=4 ep=2 zero_stage=2 micro_batch=1" + experts,
+           // An even load fills the memory of experts: most of them get more.
+           "family=qwen3-moe-tiny dp_shard=2 ep=2 expert_memory=10 offload=optimizer" + experts,
+           "family=mla-tiny tp=2 recompute=attention" + experts,
+           "family=mla-tiny pp=2 schedule=zb-h1 optimizer=muon" + experts,
+           "family=gpt-oss-tiny window=3 cp=2 cp_method=ring" + experts,
+           "family=gpt-oss-tiny window=3 dp_shard=2 ep=2 optimizer=muon" + experts,
+           std::string("family=gemma3-tiny window=3 layers=6 cp=2 cp_method=ulysses"),
+           std::string("tp=2 dp_shard=2 zero_stage=3 optimizer=muon"),
+       }) {
+    INFO(parts);
+    CHECK(testing::Difference(CaseOf(kTask + (" " + parts))) == "");
+  }
+}
+
 // The two devices round in other places: a step in bf16 moves a loss by some 1e-4 of it.
 TEST_CASE("in bf16 GPUs train like CPUs, and twice the same", "[bf16]") {
   if (!testing::HasPlacesOrSkips(4)) return;
