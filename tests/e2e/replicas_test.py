@@ -107,6 +107,24 @@ class ReplicasTest(ConveneTestCase):
         text = self.finish(nodes[0], 120)
         self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 41)))
         self.assertIn("resumed after step ", text)
+        self.assertRegex(text, r"the copy of step \d+ in the nodes' memory is not whole: of its 3 shards \(0 to 2, in the order of the ranks\) .*: \d")
+
+    def test_equal_shards_are_replicas_of_each_other(self):
+        # The node of rank 0 is lost, the other one has the same state: without ZeRO, and with two copies of each shard.
+        for name, workers, changes in (("whole", 1, {"zero_stage": 0}), ("replicated", 2, {"dp_replicate_size": 2})):
+            with self.subTest(name):
+                endpoint = self.start_daemon()
+                values = {"replicate_every": 1, "steps": 40, "metrics_file": self.path(f"{name}.jsonl"), **changes}
+                nodes = []
+                for node in range(2):
+                    nodes.append(self.start_node(endpoint, node, 2, "--spares", 1, "--node-rank", node, workers=workers, **values))
+                self.wait_for_step(1, metrics=self.path(f"{name}.jsonl"))
+                nodes.append(self.start_node(endpoint, 2, 2, "--spares", 1, "--node-rank", 2, workers=workers, **values))
+                self.wait_for_step(12, metrics=self.path(f"{name}.jsonl"))
+                nodes[0].kill()
+                log = self.finish(nodes[1], 120) + self.finish(nodes[2], 30)
+                self.assertRegex(log, rf"resumed after step \d+ {FROM_MEMORY}")
+                self.assertEqual(sorted({m["step"] for m in self.metrics(name)}), list(range(1, 41)))
 
     def test_what_cannot_be_is_refused_before_the_first_step(self):
         job = self.start_alone("few", 2, replicas=1, replicate_every=1)

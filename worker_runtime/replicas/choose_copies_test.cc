@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -19,19 +21,30 @@ std::vector<RankPlace> Places(std::vector<int> nodes, const std::vector<int64_t>
   return places;
 }
 
+std::vector<int> AllDifferent(size_t ranks) {
+  std::vector<int> shard_of_rank(ranks);
+  std::iota(shard_of_rank.begin(), shard_of_rank.end(), 0);
+  return shard_of_rank;
+}
+
+// Every rank has a shard of its own.
+std::vector<std::vector<int>> Place(const std::vector<RankPlace>& places, int replicas) {
+  return PlaceReplicas(places, AllDifferent(places.size()), replicas);
+}
+
 TEST_CASE("a shard's copies go to other nodes, and to other labels first") {
-  CHECK(PlaceReplicas(Places({0, 0, 1, 1}, {0, 0}), 1) ==
+  CHECK(Place(Places({0, 0, 1, 1}, {0, 0}), 1) ==
         std::vector<std::vector<int>>{{2}, {3}, {0}, {1}});
-  CHECK(PlaceReplicas(Places({0, 1, 2}, {0, 0, 0}), 2) ==
+  CHECK(Place(Places({0, 1, 2}, {0, 0, 0}), 2) ==
         std::vector<std::vector<int>>{{1, 2}, {2, 0}, {0, 1}});
   // Two switches with two nodes each: never behind the same switch.
-  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 8, 8}), 1) ==
+  CHECK(Place(Places({0, 1, 2, 3}, {7, 7, 8, 8}), 1) ==
         std::vector<std::vector<int>>{{2}, {3}, {1}, {0}});
   // More than the other switch has: then the own one, too.
-  CHECK(PlaceReplicas(Places({0, 1, 2}, {7, 7, 8}), 2) ==
+  CHECK(Place(Places({0, 1, 2}, {7, 7, 8}), 2) ==
         std::vector<std::vector<int>>{{2, 1}, {2, 0}, {1, 0}});
-  CHECK(PlaceReplicas(Places({0, 0}, {0}), 1) == std::vector<std::vector<int>>{{}, {}});
-  CHECK(PlaceReplicas(Places({0, 1}, {0, 0}), 0) == std::vector<std::vector<int>>{{}, {}});
+  CHECK(Place(Places({0, 0}, {0}), 1) == std::vector<std::vector<int>>{{}, {}});
+  CHECK(Place(Places({0, 1}, {0, 0}), 0) == std::vector<std::vector<int>>{{}, {}});
 }
 
 TEST_CASE("copies are never on the owner's node, on as many nodes as asked, and spread evenly") {
@@ -41,7 +54,7 @@ TEST_CASE("copies are never on the owner's node, on as many nodes as asked, and 
         INFO(nodes << " nodes of " << ranks << " ranks, " << replicas << " replicas");
         std::vector<RankPlace> places;
         for (int i = 0; i < nodes * ranks; ++i) places.push_back({i / ranks, 0});
-        const auto holders = PlaceReplicas(places, replicas);
+        const auto holders = Place(places, replicas);
         std::map<int, int> load;
         for (int owner = 0; owner < nodes * ranks; ++owner) {
           std::set<int> on;
@@ -59,8 +72,28 @@ TEST_CASE("copies are never on the owner's node, on as many nodes as asked, and 
   }
 }
 
-HeldCopy Copy(int64_t generation, int64_t step, int owner, int world_size, int node = 0) {
-  return {.name = {generation, step, owner, world_size}, .reader = node, .node = node};
+TEST_CASE("nodes that have a shard by themselves count as its replicas") {
+  CHECK(NumberShards({7, 9, 7, 0, 9, 3}) == std::vector<int>{0, 1, 0, -1, 1, 2});
+  // Four nodes, of which two and two have the same.
+  const std::vector<int> twice = {0, 1, 0, 1};
+  const auto places = Places({0, 1, 2, 3}, {0, 0, 0, 0});
+  CHECK(PlaceReplicas(places, twice, 1) == std::vector<std::vector<int>>(4));
+  CHECK(PlaceReplicas(places, twice, 2) == std::vector<std::vector<int>>{{1}, {2}, {}, {}});
+  CHECK(PlaceReplicas(places, twice, 3) == std::vector<std::vector<int>>{{1, 3}, {2, 0}, {}, {}});
+  // Never behind a switch that has it already, where there is another one.
+  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 8, 8, 9}), {0, 0, 1, 1}, 2)[0] ==
+        std::vector<int>{3});
+  // Two ranks of one node: one of them keeps the node's copy, and sends it.
+  const auto pairs = Places({0, 0, 1, 1}, {0, 0});
+  const std::vector<int> same = {0, 0, 1, -1};
+  CHECK(PlaceReplicas(pairs, same, 1) == std::vector<std::vector<int>>{{2}, {}, {0}, {}});
+  std::vector<bool> keeps;
+  for (int rank = 0; rank < 4; ++rank) keeps.push_back(KeepsOwnCopy(pairs, same, rank));
+  CHECK(keeps == std::vector<bool>{true, false, true, false});
+}
+
+HeldCopy Copy(int64_t generation, int64_t step, int shard, int shards, int node = 0) {
+  return {.name = {generation, step, shard, shards}, .reader = node, .node = node};
 }
 
 TEST_CASE("the newest state that is whole is chosen, never a mixture") {
@@ -80,6 +113,16 @@ TEST_CASE("the newest state that is whole is chosen, never a mixture") {
   CHECK_FALSE(ChooseCopies({}, std::nullopt).has_value());
 }
 
+TEST_CASE("a state that is not whole is told: the newest one, and what it lacks") {
+  CHECK(WhatIsMissing({}).empty());
+  CHECK(WhatIsMissing({Copy(1, 10, 0, 3), Copy(1, 9, 1, 3), Copy(1, 10, 5, 3)}) ==
+        "the copy of step 10 in the nodes' memory is not whole: of its 3 shards (0 to 2, in the "
+        "order of the ranks) these are on no node: 1, 2");
+  CHECK(WhatIsMissing({Copy(2, 4, 1, 2), Copy(1, 10, 0, 2)}) ==
+        "the copy of step 4 in the nodes' memory is not whole: of its 2 shards (0 to 1, in the "
+        "order of the ranks) this one is on no node: 0");
+}
+
 TEST_CASE("a rank reads on its own node, and others in turn") {
   const std::vector<HeldCopy> copies = {Copy(1, 1, 0, 1, 3), Copy(1, 1, 0, 1, 5)};
   CHECK(NearestCopy(copies, 0, 5).node == 5);
@@ -97,10 +140,14 @@ constexpr int kStages = 4;
 
 class Model {
  public:
-  Model(int nodes, int replicas) : nodes_(nodes), replicas_(replicas) {
+  // `shard_of_node`: several nodes may have the same.
+  Model(std::vector<int> shard_of_node, int replicas)
+      : nodes_(static_cast<int>(shard_of_node.size())),
+        replicas_(replicas),
+        shard_of_(std::move(shard_of_node)) {
     std::vector<RankPlace> places;
-    for (int node = 0; node < nodes; ++node) places.push_back({node, 0});
-    holders_ = PlaceReplicas(places, replicas);
+    for (int node = 0; node < nodes_; ++node) places.push_back({node, 0});
+    holders_ = PlaceReplicas(places, shard_of_, replicas);
   }
 
   // Visits each state that can be reached; `done` deeds of each rank.
@@ -149,6 +196,17 @@ class Model {
     return std::find(holders_[owner].begin(), holders_[owner].end(), rank) != holders_[owner].end();
   }
 
+  int shards() const { return 1 + *std::max_element(shard_of_.begin(), shard_of_.end()); }
+
+  // Whether the nodes that are left have every shard by themselves.
+  bool SomeNodeHasEach(int lost) const {
+    std::set<int> left;
+    for (int node = 0; node < nodes_; ++node) {
+      if ((lost >> node & 1) == 0) left.insert(shard_of_[node]);
+    }
+    return static_cast<int>(left.size()) == shards();
+  }
+
   void Visit(const std::vector<int>& done) {
     if (!seen_.insert(done).second) return;
     for (int lost = 0; lost < (1 << nodes_); ++lost) CheckDeath(done, lost);
@@ -167,7 +225,7 @@ class Model {
     const auto add = [&](int node, int owner, Deed breaks, Deed seals) {
       for (int half = 0; half < 2; ++half) {
         const int step = StepIn(half, done[node], breaks, seals);
-        if (step >= 0) copies.push_back(Copy(1, step, owner, nodes_, node));
+        if (step >= 0) copies.push_back(Copy(1, step, shard_of_[owner], shards(), node));
       }
     };
     for (int node = 0; node < nodes_; ++node) {
@@ -183,13 +241,13 @@ class Model {
     for (const int deeds : done) {
       agreed = std::min(agreed, deeds / static_cast<int>(kProgram.size()) - 1);
     }
-    if (agreed >= 0 && __builtin_popcount(lost) <= replicas_) {
+    if (agreed >= 0 && (__builtin_popcount(lost) <= replicas_ || SomeNodeHasEach(lost))) {
       if (!chosen.has_value() || chosen->step < agreed) FAIL_CHECK("a stage was lost: " << agreed);
     }
     if (!chosen.has_value()) return;
-    for (const auto& of_owner : chosen->copies) {
-      if (of_owner.empty()) FAIL_CHECK("an owner's copy is missing");
-      for (const HeldCopy& copy : of_owner) {
+    for (const auto& of_shard : chosen->copies) {
+      if (of_shard.empty()) FAIL_CHECK("a shard is missing");
+      for (const HeldCopy& copy : of_shard) {
         if (copy.name.step != chosen->step) FAIL_CHECK("a mixture of steps");
       }
     }
@@ -197,15 +255,27 @@ class Model {
 
   const int nodes_;
   const int replicas_;
+  const std::vector<int> shard_of_;
   std::vector<std::vector<int>> holders_;
   std::set<std::vector<int>> seen_;
   int64_t deaths_ = 0;
 };
 
 TEST_CASE("whatever dies at whatever moment, a stage that all have agreed on is found again") {
-  for (const auto& [nodes, replicas] : {std::pair{1, 0}, {2, 0}, {2, 1}, {3, 1}, {3, 2}}) {
-    INFO(nodes << " nodes, " << replicas << " replicas");
-    Model model(nodes, replicas);
+  using Case = std::pair<std::vector<int>, int>;
+  for (const auto& [shards, replicas] : {Case{{0}, 0},
+                                         {{0, 1}, 0},
+                                         {{0, 1}, 1},
+                                         {{0, 1, 2}, 1},
+                                         {{0, 1, 2}, 2},
+                                         {{0, 0}, 0},
+                                         {{0, 0, 0}, 1},
+                                         {{0, 1, 0}, 0},
+                                         {{0, 1, 0}, 1},
+                                         {{0, 0, 1}, 2}}) {
+    INFO(shards.size() << " nodes, the last with shard " << shards.back() << ", " << replicas
+                       << " replicas");
+    Model model(shards, replicas);
     model.Search();
     CHECK(model.deaths() > 20);
   }
