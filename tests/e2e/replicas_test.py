@@ -77,9 +77,11 @@ class ReplicasTest(ConveneTestCase):
         self.assert_lost_at_most(2, self.metrics(), text)
 
     def test_the_node_that_is_left_goes_on_from_its_copies_and_the_job_grows_again(self):
-        self.finish(self.start_alone("whole", 1, steps=400), 120)
+        # Sums in another order are rounded differently, and training multiplies a difference. Between jobs of one and of three workers in which nothing died
+        # it was 1e-8 at step 50 and 9e-5 at step 360: no bound on it can tell a fault from that. So these sums do not depend on the layout.
+        self.finish(self.start_alone("whole", 1, steps=400, reproducible="true"), 120)
         endpoint = self.start_daemon()
-        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, steps=400)
+        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, steps=400, reproducible="true")
         nodes = [start(0, "1:2", "--node-rank", 0)]  # A job that may grow begins without the other node.
         self.wait_for_step(1, metrics=self.path("killed.jsonl"))
         nodes.append(start(1, "1:2", "--node-rank", 1))
@@ -93,9 +95,7 @@ class ReplicasTest(ConveneTestCase):
         self.finish(back, 30)
         killed, whole = self.metrics(), self.metrics("whole")
         self.assertEqual(sorted({m["world_size"] for m in killed}), [1, 2])
-        self.assertEqual([m["step"] for m in killed], [m["step"] for m in whole])
-        for one, other in zip(whole, killed):
-            self.assertLess(abs(one["loss"] / other["loss"] - 1), 1e-4)
+        self.assert_same_curve(whole, killed)
 
     def test_two_nodes_at_once_are_more_than_one_replica_is_for(self):
         endpoint = self.start_daemon()
