@@ -130,6 +130,104 @@ TEST_CASE("a rank reads on its own node, and others in turn") {
   CHECK(NearestCopy(copies, 1, 9).node == 5);
 }
 
+// A restart as a model: the nodes that are left, one rank each, have chosen a state and read it,
+// and make the first copies of the next generation. Every order of their deeds is searched, with a
+// second death at every moment, of the workers alone and with every set of nodes.
+class Restart {
+ public:
+  // `copies`: that the nodes `nodes` hold. REQUIRES: a state is whole.
+  Restart(const std::vector<HeldCopy>& copies, std::vector<int> nodes, int replicas)
+      : nodes_(std::move(nodes)),
+        replicas_(replicas),
+        copies_(copies),
+        chosen_(*ChooseCopies(copies, std::nullopt)) {
+    std::vector<RankPlace> places;
+    for (const int node : nodes_) places.push_back({node, 0});
+    holders_ = PlaceReplicas(places, AllDifferent(places.size()), replicas);
+  }
+
+  void Search() { Visit(std::vector<int>(nodes_.size(), kNone)); }
+
+ private:
+  // How far a rank is: PeerReplicas::BeginGeneration, then its first Replicate.
+  enum : int { kNone, kFreedOthers, kSealedOwn, kSealedTheirs, kTold, kFreedOld };
+
+  bool AllAre(const std::vector<int>& done, int least) const {
+    return std::all_of(done.begin(), done.end(), [&](int deeds) { return deeds >= least; });
+  }
+
+  bool Holds(size_t rank, size_t sender) const {
+    const std::vector<int>& holders = holders_[sender];
+    return std::find(holders.begin(), holders.end(), static_cast<int>(rank)) != holders.end();
+  }
+
+  bool MayGo(const std::vector<int>& done, size_t rank) const {
+    if (done[rank] == kFreedOld) return false;
+    if (done[rank] == kTold) return AllAre(done, kTold);
+    if (done[rank] != kSealedOwn) return true;
+    for (size_t sender = 0; sender < nodes_.size(); ++sender) {
+      if (Holds(rank, sender) && done[sender] < kSealedOwn) return false;
+    }
+    return true;
+  }
+
+  void Visit(const std::vector<int>& done) {
+    if (!seen_.insert(done).second) return;
+    for (int lost = 0; lost < (1 << nodes_.size()); ++lost) CheckDeath(done, lost);
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      if (!MayGo(done, rank)) continue;
+      std::vector<int> next = done;
+      ++next[rank];
+      Visit(next);
+    }
+  }
+
+  std::vector<HeldCopy> CopiesAfter(const std::vector<int>& done, int lost) const {
+    std::vector<HeldCopy> left;
+    const auto shards = static_cast<int>(nodes_.size());
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      if ((lost >> rank & 1) != 0) continue;
+      for (const HeldCopy& copy : copies_) {
+        if (copy.node != nodes_[rank]) continue;
+        const bool is_chosen = copy.name.step == chosen_.step;
+        if (done[rank] < kFreedOthers || (is_chosen && done[rank] < kFreedOld)) {
+          left.push_back(copy);
+        }
+      }
+      for (size_t sender = 0; sender < nodes_.size(); ++sender) {
+        const int sealed = sender == rank ? kSealedOwn : kSealedTheirs;
+        if ((sender != rank && !Holds(rank, sender)) || done[rank] < sealed) continue;
+        left.push_back(Copy(2, chosen_.step, static_cast<int>(sender), shards, nodes_[rank]));
+      }
+    }
+    return left;
+  }
+
+  void CheckDeath(const std::vector<int>& done, int lost) const {
+    const auto found = ChooseCopies(CopiesAfter(done, lost), std::nullopt);
+    const int most_lost = std::min(replicas_, static_cast<int>(nodes_.size()) - 1);
+    const bool stands_everywhere = AllAre(done, kTold) && __builtin_popcount(lost) <= most_lost;
+    if (lost == 0 || stands_everywhere) {
+      if (!found.has_value() || found->step != chosen_.step) FAIL_CHECK("the state was lost");
+    }
+    if (!found.has_value()) return;
+    for (const auto& of_shard : found->copies) {
+      for (const HeldCopy& copy : of_shard) {
+        const bool is_of_it =
+            copy.name.step == found->step && copy.name.generation == found->generation;
+        if (!is_of_it) FAIL_CHECK("a mixture of states");
+      }
+    }
+  }
+
+  const std::vector<int> nodes_;
+  const int replicas_;
+  const std::vector<HeldCopy> copies_;
+  const WholeState chosen_;
+  std::vector<std::vector<int>> holders_;
+  std::set<std::vector<int>> seen_;
+};
+
 // The protocol of PeerReplicas::Replicate as a model: one rank a node, whose program is a list of
 // deeds. Every order of the ranks' deeds is searched, with the workers' death at every moment, and
 // the loss of every set of nodes.
@@ -153,6 +251,7 @@ class Model {
   // Visits each state that can be reached; `done` deeds of each rank.
   void Search() { Visit(std::vector<int>(nodes_, 0)); }
   int64_t deaths() const { return deaths_; }
+  int64_t restarts() const { return static_cast<int64_t>(restarted_.size()); }
 
  private:
   // The step of the copy in a half after so many deeds of the writer; -1: none, or torn.
@@ -245,6 +344,7 @@ class Model {
       if (!chosen.has_value() || chosen->step < agreed) FAIL_CHECK("a stage was lost: " << agreed);
     }
     if (!chosen.has_value()) return;
+    DieAgain(copies, lost);
     for (const auto& of_shard : chosen->copies) {
       if (of_shard.empty()) FAIL_CHECK("a shard is missing");
       for (const HeldCopy& copy : of_shard) {
@@ -253,15 +353,33 @@ class Model {
     }
   }
 
+  // Many orders leave the same copies.
+  void DieAgain(const std::vector<HeldCopy>& copies, int lost) {
+    std::vector<int> left;
+    for (int node = 0; node < nodes_; ++node) {
+      if ((lost >> node & 1) == 0) left.push_back(node);
+    }
+    std::vector<std::array<int64_t, 3>> names;
+    for (const HeldCopy& copy : copies) {
+      names.push_back({copy.name.step, copy.name.shard, copy.node});
+    }
+    if (!restarted_.insert({left, names}).second) return;
+    Restart(copies, std::move(left), replicas_).Search();
+  }
+
   const int nodes_;
   const int replicas_;
   const std::vector<int> shard_of_;
   std::vector<std::vector<int>> holders_;
   std::set<std::vector<int>> seen_;
+  std::set<std::pair<std::vector<int>, std::vector<std::array<int64_t, 3>>>> restarted_;
   int64_t deaths_ = 0;
 };
 
-TEST_CASE("whatever dies at whatever moment, a stage that all have agreed on is found again") {
+TEST_CASE(
+    "whatever dies at whatever moment, a stage that all have agreed on is found again, also after "
+    "a "
+    "second death during the restore") {
   using Case = std::pair<std::vector<int>, int>;
   for (const auto& [shards, replicas] : {Case{{0}, 0},
                                          {{0, 1}, 0},
@@ -278,6 +396,7 @@ TEST_CASE("whatever dies at whatever moment, a stage that all have agreed on is 
     Model model(shards, replicas);
     model.Search();
     CHECK(model.deaths() > 20);
+    CHECK(model.restarts() > 5);
   }
 }
 
