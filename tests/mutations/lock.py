@@ -15,6 +15,8 @@ ROLES_TEST = '//rendezvous/server:roles_test'
 PASSWORD_TEST = '//rendezvous/web:password_test'
 
 MUTATIONS = [
+    Mutation('a host of a launch steers the terminal', 'launcher/launch/launch_command.cc',
+             'console_.WriteLine(stream, prefix, ForTerminal(line));', 'console_.WriteLine(stream, prefix, line);', '//tests/e2e:launch_test'),
     Mutation('a token that everybody reads is taken', f'{LOCK}/secret_file.cc', '(facts.st_mode & S_IROTH) != 0', 'false', TOKEN_TEST),
     Mutation('a token that the group reads is taken', f'{LOCK}/secret_file.cc', '(facts.st_mode & S_IRGRP) != 0', 'false', TOKEN_TEST),
     Mutation('the variable stays in the memory of the environment', f'{LOCK}/token.cc', 'OPENSSL_cleanse(value, token.size());', '', TOKEN_TEST),
