@@ -27,6 +27,7 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
                                                .port = flags.port,
                                                .state_dir = flags.state_dir,
                                                .store_bytes_max = flags.store_bytes_max,
+                                               .no_store = flags.no_store,
                                                .credentials = flags.credentials};
   if (flags.standby) return rendezvous::ServeByLock(options);
   if (!flags.journal.has_value()) return rendezvous::ServeUntilSignal(options);

@@ -108,6 +108,15 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  {.value = "PORT", .least = 0, .most = 65535});
   AddMemoryFlags(reader, flags);
   AddStoreMemoryFlag(reader, &flags->store_bytes_max);
+  reader->Switch(
+      "no-store", &flags->no_store,
+      "no key-value store on this port: a script or a stock torchrun that connects to it "
+      "as to a TCPStore is closed. The workers of `convene run` have their store from "
+      "the node of rank 0, and notice nothing");
+  reader->Check([flags]() -> absl::Status {
+    if (!flags->no_store || flags->store_bytes_max == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("--store-memory is of no use with --no-store");
+  });
   AddCredentialFlags(reader, &flags->credentials);
 }
 

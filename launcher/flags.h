@@ -78,6 +78,7 @@ struct ServeFlags {
   rendezvous::etcd::TlsFiles etcd_tls;
   absl::Duration leader_lease = kLeaderLease;  // whole seconds; with a journal
   size_t store_bytes_max = 0;                  // 0: StoreServer's default
+  bool no_store = false;
 };
 
 struct StatusFlags {

@@ -252,6 +252,8 @@ TEST_CASE("serve reads its flags") {
   CHECK(serve.state_dir == "/var/lib/convene");
   CHECK(serve.store_bytes_max == size_t{512} << 20);
   Bad<ServeFlags>({"--store-memory", "1K"}, "--store-memory 1K: write a size of at least 1M");
+  CHECK(Good<ServeFlags>({"--no-store"}).no_store);
+  Bad<ServeFlags>({"--no-store", "--store-memory", "1M"}, "of no use with --no-store");
   CHECK(serve.port == 0);
   CHECK(serve.host == "::");
   CHECK_FALSE(serve.journal.has_value());

@@ -35,10 +35,12 @@ absl::StatusOr<int> ReadTokenCommand(const ReadTokenFlags& flags) {
 
 Command ReadTokenRow() {
   return CommandRow(
-      "read-token", "print the password of a daemon's pages",
-      "Print the password by which people and programs look at the pages of a daemon with a join "
-      "token: a browser asks for it (any user name will do), Prometheus takes it as basic_auth. It "
-      "follows from the join token, and opens nothing else.",
+      "read-token", "print the secret for those that only look",
+      "Print the secret by which people and programs look at a daemon with a join token and change "
+      "nothing. It is the password of the pages: a browser asks for it (any user name will do), "
+      "Prometheus takes it as basic_auth. In a file for --join-token-file it opens `convene "
+      "status`, `logs`, `events` and `incidents`. It follows from the join token, which does not "
+      "follow from it.",
       ReadTokenCommand);
 }
 

@@ -9,6 +9,7 @@ This file imports built-in modules only, so that sys.modules of a script stays a
 
 import sys
 
+import _signal
 import _socket
 import marshal
 import os
@@ -208,6 +209,7 @@ class Parent:
         self.changed = {}  # what imports did to the environment
         self.drawn = None  # the state of Python's random, where an import has given a seed
         self.places = frozenset()
+        self.program = ''  # as the agent starts a worker: perhaps a script that starts Python
         self.compared = set()  # modules that are the script's own
         self.output = Output()
         self.seeds = Seeds()
@@ -230,6 +232,7 @@ class Parent:
                 if why:
                     self.socket.send(f'never\nwhat Python itself imports at its start (sitecustomize): {why}'.encode())
                     os._exit(0)
+                self.program = rest[2]
                 self.take_in([name for name in rest[1].split(',') if name])
             elif word == 'fork':
                 socket = _socket.socket(fileno=fds[0])
@@ -350,7 +353,7 @@ class Parent:
             socket.send((str(error) if isinstance(error, Cold) else f'changed\nthe hand-over failed: {error!r}').encode())
             with open('/proc/self/cmdline', 'rb') as file:
                 # The new file, where somebody has replaced the interpreter.
-                program = sys.executable if os.access(sys.executable or '', os.X_OK) else '/proc/self/exe'
+                program = self.program if os.access(self.program, os.X_OK) else '/proc/self/exe'
                 os.execve(program, file.read().split(b'\0')[:-1], environment)
 
     def warm_up(self, told):
@@ -360,7 +363,7 @@ class Parent:
         self.check_files()
         for name in sorted(set(told) | set(self.base)):
             if name not in self.places and told.get(name) != self.base.get(name):
-                raise Cold(f'unlike\nthe variable {name} has changed')
+                raise Cold(f'unlike\n{name}')
         for name, value in {**{name: None for name in os.environ}, **told, **self.changed}.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -468,7 +471,7 @@ def shared_state():
 
 
 def trace_of(before):
-    """A thread, a process, a descriptor or memory that an import left, and that forks would share or lose; None: there is none."""
+    """A thread, a process, a timer, a descriptor or memory that an import left, and that forks would share or lose; None: there is none."""
     fds, memory = shared_state()
     opened = [path for name, path in fds.items() if before[0].get(name) != path and path not in HARMLESS]
     if opened:
@@ -487,7 +490,18 @@ def trace_of(before):
         os.waitpid(-1, os.WNOHANG)
         return 'its import starts a process'
     except ChildProcessError:
-        return None
+        return 'its import sets a timer, which no fork has' if has_timer() else None
+
+
+def has_timer():
+    """Of the process: setitimer's and alarm's, and those of timer_create."""
+    if any(any(_signal.getitimer(which)) for which in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF)):
+        return True
+    try:
+        with open('/proc/self/timers', 'rb') as file:
+            return bool(file.read())
+    except OSError:  # a kernel that does not tell
+        return False
 
 
 def die_with(agent):
@@ -496,6 +510,10 @@ def die_with(agent):
     import time
     deadline = time.monotonic() + BIRTH_LIMIT_S
     while os.getppid() != agent and time.monotonic() < deadline:
+        try:
+            os.kill(agent, 0)
+        except OSError:  # Killed at this moment, and perhaps its guardian, too: nobody else would end this process before the deadline.
+            os._exit(0)
         time.sleep(0.001)
     ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != agent:

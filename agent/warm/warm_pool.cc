@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "agent/warm/warm_script.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
@@ -96,6 +97,17 @@ std::string ScriptPath(const std::string& folder) {
 std::string CurrentDirectory() {
   const std::unique_ptr<char, decltype(&std::free)> path(getcwd(nullptr, 0), &std::free);
   return path == nullptr ? "" : path.get();
+}
+
+std::optional<std::string> ValueIn(const std::vector<std::string>& environment,
+                                   absl::string_view name) {
+  for (const std::string& entry : environment) {
+    absl::string_view rest = entry;
+    if (absl::ConsumePrefix(&rest, name) && absl::ConsumePrefix(&rest, "=")) {
+      return std::string(rest);
+    }
+  }
+  return std::nullopt;
 }
 
 bool IsOwnChild(pid_t pid) {
@@ -303,9 +315,10 @@ void WarmPool::Act() {
         if (!status.ok()) plan_.ParentEnded();
         break;
       case WarmPlan::Deed::kImport:
-        status = SendMessage(parent_socket_.get(),
-                             absl::StrCat("import\n", absl::StrJoin(places_, ","), "\n",
-                                          absl::StrJoin(plan_.left_out(), ",")));
+        status =
+            SendMessage(parent_socket_.get(),
+                        absl::StrCat("import\n", absl::StrJoin(places_, ","), "\n",
+                                     absl::StrJoin(plan_.left_out(), ","), "\n", example_.program));
         break;
       case WarmPlan::Deed::kFork:
         status = Fork();
@@ -325,6 +338,7 @@ absl::Status WarmPool::StartParent() {
   request.environment =
       ParentEnvironment(request.arguments[0], std::move(request.environment), places_, path_);
   request.stdout_fd = request.stderr_fd = output_.get();
+  parent_environment_ = example_.environment;
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
   parent_ = child.pid;
   parent_pidfd_ = std::move(child.pidfd);
@@ -419,12 +433,7 @@ void WarmPool::OnSpareWord(Spare& spare) {
     return CheckStart();
   }
   if (spare.is_used && words.size() == 2 && (words[0] == "changed" || words[0] == "unlike")) {
-    if (words[0] == "unlike" && starts_ == 1 && record_file_ != nullptr) {
-      // The variables are those of the record, so the start of every later run would wait in vain.
-      record_file_->Keep({MarksOf(example_.environment, places_), {}, ""});
-      keeps_ = false;
-    }
-    return Changed(words[1]);
+    return words[0] == "changed" ? Changed(words[1]) : OnUnlike(words[1]);
   }
   Died(spare);
   Think();
@@ -488,6 +497,29 @@ void WarmPool::Changed(absl::string_view why) {
   on_say_(absl::StrCat("the workers start cold, until a start has been seen again: ",
                        Utf8(why, kLongestReason)));
   plan_.Changed();
+  KillParent();
+  KillSpares();
+}
+
+// The agent gave both the same value: so it is the program that sets the variable, in each process
+// that it begins, before Python starts. What it would set for a worker, the parent cannot know.
+void WarmPool::OnUnlike(absl::string_view variable) {
+  if (plan_.is_off()) return;  // Another spare has told.
+  if (ValueIn(parent_environment_, variable) != ValueIn(example_.environment, variable)) {
+    return Changed(absl::StrCat("the variable ", variable, " has changed"));
+  }
+  if (record_file_ != nullptr) {
+    // The start of every later run would wait in vain.
+    record_file_->Keep({MarksOf(example_.environment, places_), {}, ""});
+    keeps_ = false;
+  }
+  plan_.TurnOff();
+  on_say_(absl::StrCat(
+      "no more warm workers: ", example_.program, " is a script that sets the variable ",
+      Utf8(variable, kLongestReason),
+      " and starts Python (a shim of pyenv, say), so each worker starts by it, cold. Start Python "
+      "itself: `",
+      example_.arguments[0], " -c 'import sys; print(sys.executable)'` tells its path"));
   KillParent();
   KillSpares();
 }

@@ -110,6 +110,8 @@ class WarmPool {
   void KillSpares();
   bool HandOver(Spare& spare, const SpawnRequest& request);
   void Changed(absl::string_view why);
+  // A spare has another value of this variable than the worker that it is to become.
+  void OnUnlike(absl::string_view variable);
 
   EventLoop& loop_;
   const Options options_;
@@ -129,6 +131,7 @@ class WarmPool {
   int starts_ = 0;                                 // of local rank 0
   std::map<int, std::vector<std::string>> slots_;  // local rank -> its SlotVariables, last
   pid_t parent_ = 0;
+  std::vector<std::string> parent_environment_;  // as the agent gave it
   UniqueFd parent_pidfd_;
   UniqueFd parent_socket_;
   std::vector<std::unique_ptr<Spare>> spares_;

@@ -19,6 +19,7 @@
 #include "launcher/launch/fleet.h"
 #include "launcher/launch/host_link.h"
 #include "launcher/launch/plan.h"
+#include "launcher/terminal_text.h"
 #include "rendezvous/lock/token.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
@@ -31,6 +32,7 @@
 #include "tools/base/resource_limits.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::launcher {
 namespace {
@@ -203,10 +205,12 @@ class Launch {
         return Carry(news->exit_code.has_value() ? fleet_.AgentEnded(host, *news->exit_code, Now())
                                                  : fleet_.Started(host, Now()));
       }
-      last_lines_[host].emplace_back(line.substr(0, agent::LineAssembler::kLongestLine));
+      last_lines_[host].push_back(Printable(line.substr(0, agent::LineAssembler::kLongestLine)));
       if (last_lines_[host].size() > kMostLastLines) last_lines_[host].pop_front();
     }
-    console_.WriteLine(stream, absl::StrCat(plan_.fleet.hosts[host], ": "), line);
+    const std::string prefix = absl::StrCat(plan_.fleet.hosts[host], ": ");
+    if (!console_.IsTerminal(stream)) return console_.WriteLine(stream, prefix, line);
+    console_.WriteLine(stream, prefix, ForTerminal(line));
   }
 
   void OnSignal() {

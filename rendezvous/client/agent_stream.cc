@@ -238,6 +238,9 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
+    if (absl::IsPermissionDenied(answered)) {
+      return Annotate(answered, absl::StrCat("the rendezvous at ", endpoint.address()));
+    }
     // It may be a proxy that finds nobody behind it yet.
     const bool is_mute = !stream->HasHeard() && !is_listened_to_here;
     const absl::Duration left = deadline - Clock::Real().Now();

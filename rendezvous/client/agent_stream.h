@@ -36,8 +36,9 @@ class AgentStream {
   // naming the endpoint and the last cause (the cause alone at an endpoint that is dialled once),
   // also where the listener closes each connection without a byte, as a proxy does with nobody
   // behind it; FailedPrecondition when something that is not a rendezvous daemon answers there;
-  // PermissionDenied when the daemon has another join token. `is_listened_to_here`: a program of
-  // this machine listens there, so a listener that closes each connection is no proxy either.
+  // PermissionDenied when the daemon has another join token, or this side only its read token.
+  // `is_listened_to_here`: a program of this machine listens there, so a listener that closes each
+  // connection is no proxy either.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const Endpoint& endpoint,
                                                            Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,

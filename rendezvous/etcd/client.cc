@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grpcpp/grpcpp.h"
@@ -43,6 +44,18 @@ bool IsPassing(absl::StatusCode code) {
 gpr_timespec DeadlineIn(absl::Duration wait) {
   const int64_t wait_ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(wait));
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+}
+
+// Why a member is passed over.
+std::string ReasonOf(const absl::Status& status) {
+  if (absl::IsDeadlineExceeded(status)) return "does not answer";
+  if (absl::IsUnimplemented(status)) return "does not speak version 3 of etcd's API";
+  // gRPC's words for bytes that are no HTTP/2.
+  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
+    return "does not speak version 3 of etcd's API over HTTP/2: an etcd of version 2 is there, or "
+           "one that wants TLS, or another program";
+  }
+  return std::string(status.message());
 }
 
 absl::Status WithAdvice(const absl::Status& status, const std::string& member) {
@@ -131,9 +144,7 @@ absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
     const bool may_go_on =
         IsPassing(status.code()) || (is_stranger && strangers.size() < members_.size());
     if (!may_go_on) return WithAdvice(status, member.address);
-    reasons[index] = absl::IsDeadlineExceeded(status) ? "does not answer"
-                     : is_stranger                    ? "does not speak version 3 of etcd's API"
-                                                      : std::string(status.message());
+    reasons[index] = ReasonOf(status);
     // Another thread may have gone on meanwhile.
     size_t expected = index;
     current_.compare_exchange_strong(expected, (index + 1) % members_.size());

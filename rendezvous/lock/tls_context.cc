@@ -112,19 +112,31 @@ int SelectProtocol(SSL*, const unsigned char** selected, unsigned char* selected
   return SSL_TLSEXT_ERR_OK;
 }
 
-// Each SSL_CTX owns its session of the token here: a connection keeps the SSL_CTX alive for longer
-// than its TlsContext.
-int TokenSessionIndex() {
-  static const int index = SSL_CTX_get_ex_new_index(
-      0, nullptr, nullptr, nullptr, [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
-        SSL_SESSION_free(static_cast<SSL_SESSION*>(session));
-      });
+// Each SSL_CTX owns a session of the token here, and a server's one of the read token: a connection
+// keeps the SSL_CTX alive for longer than its TlsContext.
+struct SessionIndexes {
+  int own, readers;
+};
+
+const SessionIndexes& TokenSessions() {
+  const auto index = [] {
+    return SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr,
+                                    [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
+                                      SSL_SESSION_free(static_cast<SSL_SESSION*>(session));
+                                    });
+  };
+  static const SessionIndexes indexes = {.own = index(), .readers = index()};
+  return indexes;
+}
+
+// A connection has something here when the key that it goes by is the readers'.
+int ReaderMark() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return index;
 }
 
-SSL_SESSION* TokenSession(const SSL* connection) {
-  return static_cast<SSL_SESSION*>(
-      SSL_CTX_get_ex_data(SSL_get_SSL_CTX(connection), TokenSessionIndex()));
+SSL_SESSION* TokenSession(const SSL* connection, int index) {
+  return static_cast<SSL_SESSION*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(connection), index));
 }
 
 // The client's offer: the token's key, by its name.
@@ -132,7 +144,7 @@ int OfferTokenKey(SSL* connection, const EVP_MD* hash, const unsigned char** nam
                   size_t* name_bytes, SSL_SESSION** session) {
   *session = nullptr;
   if (hash != nullptr && EVP_MD_get_type(hash) != NID_sha256) return 1;
-  SSL_SESSION* const own = TokenSession(connection);
+  SSL_SESSION* const own = TokenSession(connection, TokenSessions().own);
   unsigned int bytes = 0;
   *name = SSL_SESSION_get_id(own, &bytes);
   *name_bytes = bytes;
@@ -141,24 +153,28 @@ int OfferTokenKey(SSL* connection, const EVP_MD* hash, const unsigned char** nam
   return *session == nullptr ? 0 : 1;
 }
 
-// The server's look for the key that a client offers. A client that offers another one, or none,
-// has to show a certificate, or is a guest.
+// The server's look for a key that a client offers. OpenSSL asks for the client's keys in order,
+// and goes by the last that it got here. A client that offers none of both has to show a
+// certificate, or is a guest.
 int FindTokenKey(SSL* connection, const unsigned char* name, size_t name_bytes,
                  SSL_SESSION** session) {
-  SSL_SESSION* const own = TokenSession(connection);
-  unsigned int bytes = 0;
-  const unsigned char* const own_name = SSL_SESSION_get_id(own, &bytes);
   *session = nullptr;
-  if (name_bytes != bytes || CRYPTO_memcmp(name, own_name, bytes) != 0) return 1;
-  SSL_SESSION_up_ref(own);
-  *session = own;
+  for (const int index : {TokenSessions().own, TokenSessions().readers}) {
+    SSL_SESSION* const own = TokenSession(connection, index);
+    unsigned int bytes = 0;
+    const unsigned char* const own_name = SSL_SESSION_get_id(own, &bytes);
+    if (name_bytes != bytes || CRYPTO_memcmp(name, own_name, bytes) != 0) continue;
+    const bool is_reader = index == TokenSessions().readers;
+    if (SSL_set_ex_data(connection, ReaderMark(), is_reader ? own : nullptr) != 1) return 0;
+    SSL_SESSION_up_ref(own);
+    *session = own;
+  }
   return 1;
 }
 
-// Members of one token shake hands by a key that both have before (RFC 8446, 2.2: an external PSK
-// with a Diffie-Hellman exchange): no signature and no certificate, which are four fifths of a
-// handshake's cost. The key's name is derived from the token, too, and tells nothing of it.
-absl::Status UsePreSharedKey(absl::string_view token, SSL_CTX* context) {
+// The key that members of `token` have, as OpenSSL wants it, put at `index` of the context. The
+// key's name is derived from the token, too, and tells nothing of it.
+absl::Status AddTokenSession(absl::string_view token, SSL_CTX* context, int index) {
   // Any name: OpenSSL takes no session of a context that verifies others and has none.
   constexpr unsigned char kSessionContext[] = {'c'};
   constexpr long kCenturySeconds = 100L * 365 * 24 * 3600;
@@ -181,19 +197,32 @@ absl::Status UsePreSharedKey(absl::string_view token, SSL_CTX* context) {
       SSL_SESSION_set_timeout(session.get(), kCenturySeconds) == 1 &&
       SSL_CTX_set_session_id_context(context, kSessionContext, sizeof(kSessionContext)) == 1 &&
       SSL_SESSION_set1_id_context(session.get(), kSessionContext, sizeof(kSessionContext)) == 1 &&
-      // The key goes with the hash of its cipher, so a client asks for that one first.
-      SSL_CTX_set_ciphersuites(
-          context, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") ==
-          1 &&
-      SSL_CTX_set_ex_data(context, TokenSessionIndex(), session.get()) == 1;
+      SSL_CTX_set_ex_data(context, index, session.get()) == 1;
   if (!is_made) return OpensslError("no key of the token for both sides");
   static_cast<void>(session.release());  // the context has it
-  SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);
-  SSL_CTX_set_psk_find_session_callback(context, FindTokenKey);
   return absl::OkStatus();
 }
 
-absl::Status UseKeyOfToken(absl::string_view token, SSL_CTX* context) {
+// Members of one token shake hands by a key that both have before (RFC 8446, 2.2: an external PSK
+// with a Diffie-Hellman exchange): no signature and no certificate, which are four fifths of a
+// handshake's cost.
+absl::Status UsePreSharedKeys(absl::string_view token, TlsContext::Side side, SSL_CTX* context) {
+  // The key goes with the hash of its cipher, so a client asks for that one first.
+  if (SSL_CTX_set_ciphersuites(
+          context, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") !=
+      1) {
+    return OpensslError("no cipher for the key of the token");
+  }
+  CONVENE_RETURN_IF_ERROR(AddTokenSession(token, context, TokenSessions().own));
+  if (side == TlsContext::Side::kClient) {
+    SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);
+    return absl::OkStatus();
+  }
+  SSL_CTX_set_psk_find_session_callback(context, FindTokenKey);
+  return AddTokenSession(ReadToken(token), context, TokenSessions().readers);
+}
+
+absl::Status UseKeyOfToken(absl::string_view token, TlsContext::Side side, SSL_CTX* context) {
   const OwnedKey key = KeyOf(token);
   if (key == nullptr) return OpensslError("no key from the token");
   const OwnedCertificate certificate = CertificateOf(key.get());
@@ -202,10 +231,15 @@ absl::Status UseKeyOfToken(absl::string_view token, SSL_CTX* context) {
     return OpensslError("no certificate");
   }
   SSL_CTX_set_cert_verify_callback(context, HasOwnKey, context);
-  return UsePreSharedKey(token, context);
+  return UsePreSharedKeys(token, side, context);
 }
 
 }  // namespace
+
+TlsContext::TlsContext(SSL_CTX* context, std::string token)
+    : context_(context),
+      token_(std::move(token)),
+      read_token_(token_.empty() ? "" : ReadToken(token_)) {}
 
 absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side side) {
   CONVENE_CHECK(!credentials.empty());
@@ -234,19 +268,20 @@ absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side
   if (credentials.has_certificates()) {
     CONVENE_ASSIGN_OR_RETURN(context.good_until_, UseCertificates(credentials, made));
   } else {
-    CONVENE_RETURN_IF_ERROR(UseKeyOfToken(credentials.join_token, made));
+    CONVENE_RETURN_IF_ERROR(UseKeyOfToken(credentials.join_token, side, made));
   }
   return context;
 }
 
-std::string TlsContext::ProofOf(SSL* connection, Side side) const {
+std::string TlsContext::ProofOf(SSL* connection, Side side, TlsPeer between) const {
   constexpr absl::string_view kLabel = "EXPORTER-convene-join-token";
   unsigned char secret[32];
   CONVENE_CHECK(SSL_export_keying_material(connection, secret, sizeof(secret), kLabel.data(),
                                            kLabel.size(), nullptr, 0, 0) == 1);
   return DeriveSecret(
-      token_, absl::StrCat(side == Side::kServer ? "server " : "client ",
-                           absl::string_view(reinterpret_cast<char*>(secret), sizeof(secret))));
+      between == TlsPeer::kReader ? read_token_ : token_,
+      absl::StrCat(side == Side::kServer ? "server " : "client ",
+                   absl::string_view(reinterpret_cast<char*>(secret), sizeof(secret))));
 }
 
 // A certificate that is there was found right, and so was a key, or the handshake had failed.
@@ -257,7 +292,10 @@ TlsPeer PeerOf(const SSL* connection) {
   const unsigned char* protocol = nullptr;
   unsigned int bytes = 0;
   SSL_get0_alpn_selected(connection, &protocol, &bytes);
-  return bytes > 0 ? TlsPeer::kMember : TlsPeer::kViewer;
+  if (bytes == 0) return TlsPeer::kViewer;
+  const bool has_readers_key =
+      has_token_key && SSL_get_ex_data(connection, ReaderMark()) != nullptr;
+  return has_readers_key ? TlsPeer::kReader : TlsPeer::kMember;
 }
 
 bool IsProved(const SSL* connection) {

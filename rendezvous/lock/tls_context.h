@@ -17,6 +17,8 @@ namespace convene::rendezvous {
 enum class TlsPeer {
   kGuest,   // it has shown no certificate, and no key of the token
   kViewer,  // it has a certificate that is taken, and does not speak as a member: a browser
+  kReader,  // it has the read token of this side's join token (token.h), and a certificate that is
+            // taken where both sides have some
   kMember,  // it has a certificate that is taken, and the same join token where there is one
 };
 
@@ -29,9 +31,10 @@ enum class TlsPeer {
 // With certificates of a CA each side takes the other's by the CA, the dates and the purpose, and a
 // client the server's by its name too (SSL_set1_host).
 //
-// A server also takes a client without a certificate, as a guest. Members say that they are by
-// ALPN, and prove the token by ProofOf where the handshake has not (IsProved). Immutable, so
-// thread-safe.
+// A server also takes a client without a certificate, as a guest, and a client that has the read
+// token in the place of the join token, as a reader: it has the keys that follow from the read
+// token, and the server has them too. Members and readers say that they are by ALPN, and prove
+// their token by ProofOf where the handshake has not (IsProved). Immutable, so thread-safe.
 class TlsContext {
  public:
   enum class Side { kServer, kClient };
@@ -47,17 +50,19 @@ class TlsContext {
 
   // By these bytes `side` proves to the other that it has the token: HMAC with the token as the key
   // over a secret of this connection alone (RFC 9266's tls-exporter), so they are of no use on
-  // another. 32 bytes; the token is "" where there is none. REQUIRES: the handshake is over.
-  std::string ProofOf(SSL* connection, Side side) const;
+  // another. 32 bytes; the token is "" where there is none. `between`: kReader for the proof by the
+  // read token of this side's token. REQUIRES: the handshake is over.
+  std::string ProofOf(SSL* connection, Side side, TlsPeer between = TlsPeer::kMember) const;
 
  private:
   struct Free {
     void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   };
-  TlsContext(SSL_CTX* context, std::string token) : context_(context), token_(std::move(token)) {}
+  TlsContext(SSL_CTX* context, std::string token);
 
   std::unique_ptr<SSL_CTX, Free> context_;
   std::string token_;
+  std::string read_token_;
   absl::Time good_until_ = absl::InfiniteFuture();
 };
 

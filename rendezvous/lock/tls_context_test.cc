@@ -10,6 +10,7 @@
 
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/openssl_owned.h"
+#include "rendezvous/lock/token.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::rendezvous {
@@ -67,6 +68,27 @@ TEST_CASE("members of one token shake hands by its key, with no certificate and 
     CHECK(proof != first_proof);
     first_proof = proof;
   }
+}
+
+TEST_CASE("the read token has a key of its own, which makes a reader and no member") {
+  const TlsContext server = Context(kToken, TlsContext::Side::kServer);
+  const TlsContext reader = Context(ReadToken(kToken).c_str(), TlsContext::Side::kClient);
+  Handshake hands(server.get(), reader.get());
+  REQUIRE(hands.is_done);
+  CHECK(PeerOf(hands.server.get()) == TlsPeer::kReader);
+  CHECK(PeerOf(hands.client.get()) == TlsPeer::kMember);
+  CHECK(IsProved(hands.server.get()));
+  const auto client_proof = [&](const TlsContext& context, SSL* connection, TlsPeer between) {
+    return context.ProofOf(connection, TlsContext::Side::kClient, between);
+  };
+  CHECK(client_proof(reader, hands.client.get(), TlsPeer::kMember) ==
+        client_proof(server, hands.server.get(), TlsPeer::kReader));
+  CHECK(client_proof(reader, hands.client.get(), TlsPeer::kMember) !=
+        client_proof(server, hands.server.get(), TlsPeer::kMember));
+  // The way back is closed: a reader that plays the daemon is none for members.
+  const TlsContext false_daemon = Context(ReadToken(kToken).c_str(), TlsContext::Side::kServer);
+  const TlsContext member = Context(kToken, TlsContext::Side::kClient);
+  CHECK_FALSE(Handshake(false_daemon.get(), member.get()).is_done);
 }
 
 TEST_CASE("a side without the key goes on by certificates of the token") {

@@ -137,7 +137,8 @@ absl::Status TlsPipe::Shake() {
       }
     }
   }
-  return peer_ == TlsPeer::kMember && !IsProved(tls_.get()) ? Prove() : OpenPlain();
+  const bool speaks_grpc = peer_ == TlsPeer::kMember || peer_ == TlsPeer::kReader;
+  return speaks_grpc && !IsProved(tls_.get()) ? Prove() : OpenPlain();
 }
 
 // The client's proof, then the server's answer. In TLS 1.3 a client's handshake is over before the
@@ -149,14 +150,19 @@ absl::Status TlsPipe::Prove() {
   const int result = SSL_read(tls_.get(), proof, sizeof(proof));
   if (result <= 0) return TlsFailure(result, "the other side did not take this one");
   const TlsContext::Side other = is_server ? TlsContext::Side::kClient : TlsContext::Side::kServer;
-  if (!SecretsEqual({proof, static_cast<size_t>(result)}, context_.ProofOf(tls_.get(), other))) {
+  const absl::string_view given(proof, static_cast<size_t>(result));
+  // Both, so that the time tells nothing.
+  const bool is_member = SecretsEqual(given, context_.ProofOf(tls_.get(), other));
+  const bool is_reader = SecretsEqual(given, context_.ProofOf(tls_.get(), other, TlsPeer::kReader));
+  if (!is_member && !(is_server && is_reader)) {
     // A client that hears no answer would take this for a daemon that died, and try again.
     const char refusal[kProofBytes] = {};
     if (is_server) SSL_write(tls_.get(), refusal, sizeof(refusal));
     return absl::PermissionDeniedError("the other side has another join token, or one side none");
   }
   if (is_server) {
-    SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_).data(), kProofBytes);
+    peer_ = is_member ? TlsPeer::kMember : TlsPeer::kReader;
+    SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_, peer_).data(), kProofBytes);
   }
   return OpenPlain();
 }

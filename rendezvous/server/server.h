@@ -44,6 +44,9 @@ class Server {
     HandedOver handed_over;
     // Of the daemon's own store: StoreServer::Options::bytes_max.
     size_t store_bytes_max = 0;
+    // The daemon has no store of its own: a client that speaks TCPStore is closed, with a line in
+    // the log, unless ServeStore has given it another one.
+    bool no_store = false;
     // Where they are not empty, the port takes members by TLS alone, HTTP by TLS and a certificate
     // or a password, and TCPStore only from addresses of members. Else anybody may join.
     Credentials credentials;

@@ -345,6 +345,26 @@ TEST_CASE("behind a locked door an agent's machine is one, whichever of its addr
   CHECK_OK((*store)->Set("key", "value"));
 }
 
+TEST_CASE("a daemon without a store closes clients of TCPStore, and serves a given store") {
+  Server::Options options;
+  options.host = "127.0.0.1";
+  options.no_store = true;
+  const auto server = Server::Start(options);
+  REQUIRE_OK(server);
+  const auto connect = [&] {
+    return StoreClient::Connect("127.0.0.1", (*server)->port(), absl::Milliseconds(300));
+  };
+  const auto closed = connect();
+  CHECK((!closed.ok() || !(*closed)->Set("key", "value").ok()));
+  const auto given = StoreServer::Start({.listen = false});
+  REQUIRE_OK(given);
+  (*server)->ServeStore(given->get());
+  const auto client = connect();
+  REQUIRE_OK(client);
+  CHECK_OK((*client)->Set("key", "value"));
+  (*server)->ServeStore(std::nullopt);
+}
+
 TEST_CASE("a given store says itself whom it serves, behind a locked door too") {
   const auto server = StartServer(kToken);
   const auto given = StoreServer::Start({.listen = false, .is_shut = true});

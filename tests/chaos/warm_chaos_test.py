@@ -1,4 +1,4 @@
-"""Random SIGKILLs of spares, their parent, agents and workers of warm jobs, from the first start on: no orphan, no rank twice, nothing left.
+"""Random SIGKILLs of spares, their parent, agents, guardians and workers of warm jobs, from the first start on: no orphan, no rank twice, nothing left.
 
 CHAOS_SEED=N repeats a run's choices (not its timing), CHAOS_KILLS=N changes their number.
 """
@@ -84,7 +84,16 @@ class WarmChaosTest(ConveneTestCase):
         agent = self.job.pid
         workers = sorted(int(words[2]) for words in self.alive() if parent_of(int(words[2])) == agent)
         warm = [pid for pid in processes_with('CONVENE_WARM=parent:') if pid not in workers and parent_of(pid) == agent]
-        return {'agent': [agent], 'worker': workers, 'spare or parent': sorted(warm)}
+        guardians = [pid for pid in processes_with(self.marker) if parent_of(pid) == agent and self.name_of(pid) == 'convene-guard']
+        return {'agent': [agent], 'worker': workers, 'spare or parent': sorted(warm), 'guardian': guardians}
+
+    @staticmethod
+    def name_of(pid):
+        try:
+            with open(f'/proc/{pid}/comm', encoding='ascii') as file:
+                return file.read().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            return ''
 
     def alive(self):
         """The last words of each rank: agent, epoch, pid, count."""
@@ -109,16 +118,17 @@ class WarmChaosTest(ConveneTestCase):
         wait_until(are_at_it, 30, lambda: f'all ranks, after {self.kills}\n{self.output(self.job)[-4000:]}')
 
     def kill_one(self):
-        kind = self.random.choices(['spare or parent', 'worker', 'agent'], [50, 30, 20])[0]
-        pids = self.victims()[kind]
-        if not pids:
-            return
-        try:
-            os.kill(self.random.choice(pids), signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        kind = self.random.choices(['spare or parent', 'worker', 'agent', 'guardian', 'guardian and agent'], [45, 25, 15, 10, 5])[0]
+        victims = self.victims()
+        for one in kind.split(' and '):  # A guardian that dies just before its agent has cleared nothing away.
+            if not victims[one]:
+                return
+            try:
+                os.kill(self.random.choice(victims[one]), signal.SIGKILL)
+            except ProcessLookupError:
+                return
         self.kills[kind] = self.kills.get(kind, 0) + 1
-        if kind == 'agent':
+        if kind.endswith('agent'):
             self.job.wait(10)
             self.assert_nothing_left()  # No orphan.
             self.start_job()

@@ -1,16 +1,42 @@
 """Three rendezvous daemons over one etcd of three members: machines of both kinds die, and no worker notices."""
 
 import base64
+import http.server
 import os
 import re
 import signal
 import socket
+import socketserver
 import subprocess
+import threading
 import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENED, find_program, free_port, wait_until
-from tests.support.etcd_testing import ETCD, EtcdTestCase, note
+from tests.support.etcd_testing import ETCD, EtcdTestCase, LosingWay, note
+
+
+class _Version2(http.server.BaseHTTPRequestHandler):
+    """An etcd of version 2 answers by HTTP/1.1 alone."""
+
+    def do_GET(self):
+        body = b'{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PRI = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+class _Ssh(socketserver.BaseRequestHandler):
+
+    def handle(self):
+        self.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        self.request.recv(1000)
 
 
 class EtcdTest(EtcdTestCase):
@@ -82,6 +108,51 @@ class EtcdTest(EtcdTestCase):
         self.members[gone] = self.start_member(gone)
         self.members[other] = self.start_member(other)
         self.next_leader("quorum back", began)
+        self.end_all()
+
+    def test_a_lease_outlives_its_time_where_etcds_leader_dies_with_the_daemon(self):
+        self.start_etcd()
+        self.start_daemons(count=2, lease_s=4)
+        self.start_agents()
+        port = self.leader()
+        member = self.etcd_leader() - 1
+        began = time.monotonic()
+        for process in (self.daemons[port], self.members[member]):
+            process.send_signal(signal.SIGKILL)
+        for process in (self.daemons[port], self.members[member]):
+            process.wait()
+        # etcd's next leader gives the dead daemon's lease its full time once more, and meanwhile nobody leads.
+        self.next_leader("the leading daemon and etcd's leader at once", began)
+        self.assertGreater(time.monotonic() - began, 4, "the lease ended with its own time: this test sees nothing")
+        self.end_all()
+
+    def test_a_write_without_an_answer_has_happened_and_is_not_made_twice(self):
+        self.start_etcd(1)
+        way = LosingWay(self.etcd_ports[0])
+        self.addCleanup(way.close)
+        self.etcd_ports_of_daemons = [way.port]
+        self.start_daemons(count=1, lease_s=10)
+        self.start_agents("--max-restarts", 1)
+        daemon = self.daemons[self.ports[0]]
+
+        def counter():
+            """The revision of the ledger's last transaction: each one writes this key."""
+            found = self.ask_etcd(0, "kv/range", {"key": base64.b64encode(b"convene/jobs").decode(),
+                                                  "range_end": base64.b64encode(b"convene/jobt").decode(), "sort_target": "MOD",
+                                                  "sort_order": "DESCEND", "limit": 1})
+            return int(found["kvs"][0]["mod_revision"])
+
+        before = counter()
+        way.loses = True
+        os.kill(self.first_starts[0][2], signal.SIGKILL)
+        wait_until(lambda: counter() > before, 10, "the write is there")
+        self.assertEqual(self.worker_starts(), self.first_starts, "no word leaves before its write has an answer")
+        self.assertGreater(way.lost_bytes, 0)
+        way.loses = False
+        way.cut()
+        wait_until(lambda: len(self.worker_starts()) == 8, 30, lambda: f"the restart: {self.output(daemon)}")
+        self.assertEqual({epoch for epoch, _, _ in self.worker_starts()}, {1, 2}, "one epoch for one failure")
+        self.assertEqual(len(self.terms()), 1, self.output(daemon))
         self.end_all()
 
     def test_decisions_wait_for_an_etcd_that_is_full(self):
@@ -158,6 +229,16 @@ class EtcdTest(EtcdTestCase):
     def test_no_etcd_and_no_place(self):
         began = time.monotonic()
         lonely = self.start(CONVENED, "--port", free_port(), "--journal", f"etcd://127.0.0.1:{free_port()}", log="lonely.log")
+        version_2 = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Version2)
+        self.addCleanup(version_2.server_close)
+        self.addCleanup(version_2.shutdown)
+        threading.Thread(target=version_2.serve_forever, daemon=True).start()
+        ssh = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Ssh)
+        self.addCleanup(ssh.server_close)
+        self.addCleanup(ssh.shutdown)
+        threading.Thread(target=ssh.serve_forever, daemon=True).start()
+        second, shell = [self.start(CONVENED, "--port", free_port(), "--journal", f"etcd://127.0.0.1:{server.server_address[1]}", log=f"{name}.log")
+                         for name, server in (("second", version_2), ("shell", ssh))]
         both = self.start(CONVENED, "--journal", "etcd://a", "--state-dir", self.path("state"), log="both.log")
         wrong = self.start(CONVENED, "--journal", "http://a", log="wrong.log")
         wandering = self.start(CONVENED, "--port", 0, "--journal", "etcd://a", log="wandering.log")
@@ -172,6 +253,11 @@ class EtcdTest(EtcdTestCase):
         self.assertIn("exclude each other", self.output(both))
         self.assertEqual(wrong.wait(20), 64)
         self.assertIn("etcd://HOST[:PORT]", self.output(wrong))
+        with self.subTest("an etcd of version 2, and another program"):
+            self.assertEqual(second.wait(30), 69)
+            self.assertEqual(shell.wait(30), 69)
+            for process in (second, shell):
+                self.assertIn("does not speak version 3 of etcd's API over HTTP/2: an etcd of version 2", self.output(process))
         self.assertEqual(lonely.wait(30), 69)
         self.assertIn("no member of etcd answers", self.output(lonely))
         self.assertLess(time.monotonic() - began, 15)

@@ -86,6 +86,12 @@ class JoinTokenTest(ConveneTestCase):
         with self.subTest("the lines of the workers"):
             logs = self.start(CONVENE, "logs", "job", "--endpoint", endpoint, "--join-token-file", token, log="logs")
             self.assertIn("rank 1 works", self.finish(logs, 30))
+        with self.subTest("the read token opens the commands that look"):
+            read_token = self.finish(self.start(CONVENE, "read-token", "--join-token-file", token, log="read-token"), 10).strip()
+            reader = self.token_file(read_token, "reader")
+            for words, answer in ((("status",), "running"), (("logs", "job"), "rank 1 works"), (("events", "job"), "epoch"), (("incidents", "job"), "")):
+                looks = self.start(CONVENE, *words, "--endpoint", endpoint, "--join-token-file", reader, log="looks." + words[0])
+                self.assertIn(answer, self.finish(looks, 30))
         with open(self.path("done"), "w", encoding="ascii"):
             pass
         for node in nodes:
@@ -111,9 +117,10 @@ class JoinTokenTest(ConveneTestCase):
         answer = plain.getresponse()
         self.assertEqual(answer.status, 400)
         self.assertIn(b"https://", answer.read())
-        # The read token opens nothing but the page.
-        self.assertIn("does not take this join token",
-                      self.ask(f"127.0.0.1:{port}", "--join-token-file", self.token_file(read_token, "read"), code=64))
+        # The read token lets nobody join.
+        stranger = self.start(CONVENE, "run", "--nnodes", 1, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--rdzv-conf", "is_host=0",
+                              "--join-token-file", self.token_file(read_token, "read"), "--no-python", "true", log="stranger")
+        self.assertIn("needs the join token", self.finish(stranger, 30, 64))
         self.assertIn("did not come with one", self.output(daemon))
         self.assertNotIn(_TOKEN, self.output(daemon))
 

@@ -104,6 +104,15 @@ class LaunchTest(ConveneTestCase):
         self.assertEqual(len(whole), 2 * 2 * 300)
         self.assertEqual(len([entry for entry in text.splitlines() if "00000" in entry]), len(whole))
 
+    def test_a_host_does_not_steer_the_terminal(self):
+        line = r"printf '\033[31mred\033[0m up\033[1A title\033]0;mine\007 query\033[c\n'"
+        terminal = Terminal(self, [find_program(CONVENE), *self.words(*self.sh(line), hosts=["127.0.0.1 slots=1"])])
+        terminal.finish()
+        self.assertIn("127.0.0.1: [0] \033[31mred\033[0m up title?]0;mine? query\r\n", terminal.text)
+        # A file gets what was written.
+        text = self.finish(self.launch(*self.sh(line), hosts=["127.0.0.1 slots=1"]), 30)
+        self.assertIn("up\033[1A title\033]0;mine\007 query\033[c\n", text)
+
     def test_the_first_failure_ends_the_job_everywhere(self):
         text = self.finish(self.launch(*self.sh('[ $RANK = 0 ] && sleep 60; echo bad >&2; exit 7')), 60, 1)
         self.assertIn("127.0.0.2: [1] bad", text)

@@ -77,9 +77,11 @@ class ReplicasTest(ConveneTestCase):
         self.assert_lost_at_most(2, self.metrics(), text)
 
     def test_the_node_that_is_left_goes_on_from_its_copies_and_the_job_grows_again(self):
-        self.finish(self.start_alone("whole", 1, steps=400), 120)
+        # Sums in another order are rounded differently, and training multiplies a difference. Between jobs of one and of three workers in which nothing died
+        # it was 1e-8 at step 50 and 9e-5 at step 360: no bound on it can tell a fault from that. So these sums do not depend on the layout.
+        self.finish(self.start_alone("whole", 1, steps=400, reproducible="true"), 120)
         endpoint = self.start_daemon()
-        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, steps=400)
+        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, steps=400, reproducible="true")
         nodes = [start(0, "1:2", "--node-rank", 0)]  # A job that may grow begins without the other node.
         self.wait_for_step(1, metrics=self.path("killed.jsonl"))
         nodes.append(start(1, "1:2", "--node-rank", 1))
@@ -93,9 +95,7 @@ class ReplicasTest(ConveneTestCase):
         self.finish(back, 30)
         killed, whole = self.metrics(), self.metrics("whole")
         self.assertEqual(sorted({m["world_size"] for m in killed}), [1, 2])
-        self.assertEqual([m["step"] for m in killed], [m["step"] for m in whole])
-        for one, other in zip(whole, killed):
-            self.assertLess(abs(one["loss"] / other["loss"] - 1), 1e-4)
+        self.assert_same_curve(whole, killed)
 
     def test_two_nodes_at_once_are_more_than_one_replica_is_for(self):
         endpoint = self.start_daemon()
@@ -107,6 +107,24 @@ class ReplicasTest(ConveneTestCase):
         text = self.finish(nodes[0], 120)
         self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 41)))
         self.assertIn("resumed after step ", text)
+        self.assertRegex(text, r"the copy of step \d+ in the nodes' memory is not whole: of its 3 shards \(0 to 2, in the order of the ranks\) .*: \d")
+
+    def test_equal_shards_are_replicas_of_each_other(self):
+        # The node of rank 0 is lost, the other one has the same state: without ZeRO, and with two copies of each shard.
+        for name, workers, changes in (("whole", 1, {"zero_stage": 0}), ("replicated", 2, {"dp_replicate_size": 2})):
+            with self.subTest(name):
+                endpoint = self.start_daemon()
+                values = {"replicate_every": 1, "steps": 40, "metrics_file": self.path(f"{name}.jsonl"), **changes}
+                nodes = []
+                for node in range(2):
+                    nodes.append(self.start_node(endpoint, node, 2, "--spares", 1, "--node-rank", node, workers=workers, **values))
+                self.wait_for_step(1, metrics=self.path(f"{name}.jsonl"))
+                nodes.append(self.start_node(endpoint, 2, 2, "--spares", 1, "--node-rank", 2, workers=workers, **values))
+                self.wait_for_step(12, metrics=self.path(f"{name}.jsonl"))
+                nodes[0].kill()
+                log = self.finish(nodes[1], 120) + self.finish(nodes[2], 30)
+                self.assertRegex(log, rf"resumed after step \d+ {FROM_MEMORY}")
+                self.assertEqual(sorted({m["step"] for m in self.metrics(name)}), list(range(1, 41)))
 
     def test_what_cannot_be_is_refused_before_the_first_step(self):
         job = self.start_alone("few", 2, replicas=1, replicate_every=1)

@@ -16,7 +16,7 @@ BLAMED = f'//{QUORUM}:incident_test'
 MUTATIONS = [
     Mutation('a name may steer a terminal', f'{QUORUM}/decide.cc', 'if (shown == name) continue;', 'if (shown == name || true) continue;',
              '//rendezvous/attend:job_table_test'),
-    Mutation('a line may steer the terminal of convene logs', 'launcher/logs_view.cc', '} else if (IsColor(line.substr(0, sequence))) {',
+    Mutation('a line may steer the terminal of convene logs', 'launcher/terminal_text.cc', '} else if (IsColor(line.substr(0, sequence))) {',
              '} else if (IsColor(line.substr(0, sequence)) || sequence > 0) {', '//launcher:place_test'),
     Mutation('a port that opens late leaves the leases unjudged', 'rendezvous/attend/job_table.cc',
              'entry.job.RenewAway(now);\n    Settle(entry, &nothing, 0);\n', 'entry.job.RenewAway(now);\n    (void)nothing;\n',

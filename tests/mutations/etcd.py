@@ -9,6 +9,8 @@ RUN = '//rendezvous/etcd:candidate_test'
 SILENT = '//rendezvous/attend:daemon_tenure_test'
 
 MUTATIONS = [
+    Mutation('an etcd of version 2 is an address where nobody is', 'rendezvous/etcd/client.cc', '"Failed parsing HTTP/2"', '"no such words"',
+             '//tests/e2e:etcd_test'),
     Mutation('a report whose number jumps leaves one more than fits', 'rendezvous/journal/incident_shelf.cc', 'others.size() >= Chronicle::kMostIncidents',
              'others.size() > Chronicle::kMostIncidents', '//rendezvous/etcd:etcd_incidents_test //rendezvous/journal:incident_files_test'),
     Mutation('a daemon whose lease is over writes on', LEDGER, '  leads->set_create_revision(term_);\n',

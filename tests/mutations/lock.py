@@ -11,9 +11,12 @@ CERTIFICATES_TEST = f'//{LOCK}:certificates_test'
 FRONT = 'rendezvous/server/front.cc'
 FRONT_TEST = '//rendezvous/server:front_test'
 STORE_TEST = '//rendezvous/store:store_door_test'
+ROLES_TEST = '//rendezvous/server:roles_test'
 PASSWORD_TEST = '//rendezvous/web:password_test'
 
 MUTATIONS = [
+    Mutation('a host of a launch steers the terminal', 'launcher/launch/launch_command.cc',
+             'console_.WriteLine(stream, prefix, ForTerminal(line));', 'console_.WriteLine(stream, prefix, line);', '//tests/e2e:launch_test'),
     Mutation('a token that everybody reads is taken', f'{LOCK}/secret_file.cc', '(facts.st_mode & S_IROTH) != 0', 'false', TOKEN_TEST),
     Mutation('a token that the group reads is taken', f'{LOCK}/secret_file.cc', '(facts.st_mode & S_IRGRP) != 0', 'false', TOKEN_TEST),
     Mutation('the variable stays in the memory of the environment', f'{LOCK}/token.cc', 'OPENSSL_cleanse(value, token.size());', '', TOKEN_TEST),
@@ -30,7 +33,15 @@ MUTATIONS = [
     Mutation('all tokens have the same key', f'{LOCK}/tls_context.cc', 'BN_add_word(secret.get(), 1) == 1', 'BN_set_word(secret.get(), 7) == 1',
              PUMP_TEST),
     Mutation('a guest is a member', f'{LOCK}/tls_context.cc', 'return TlsPeer::kGuest;', 'return TlsPeer::kMember;', PUMP_TEST),
-    Mutation('a browser is a member', f'{LOCK}/tls_context.cc', 'bytes > 0 ? TlsPeer::kMember : TlsPeer::kViewer', 'TlsPeer::kMember', PUMP_TEST),
+    Mutation('a browser is a member', f'{LOCK}/tls_context.cc', 'if (bytes == 0) return TlsPeer::kViewer;', '', PUMP_TEST),
+    Mutation('the read token makes a member', f'{LOCK}/tls_context.cc', 'return has_readers_key ? TlsPeer::kReader : TlsPeer::kMember;',
+             'return has_readers_key ? TlsPeer::kMember : TlsPeer::kMember;', CONTEXT_TEST),
+    Mutation('under certificates the read token makes a member', f'{LOCK}/tls_pipe.cc', 'peer_ = is_member ? TlsPeer::kMember : TlsPeer::kReader;',
+             'peer_ = TlsPeer::kMember;', ROLES_TEST),
+    Mutation('a reader attends', 'rendezvous/server/server.cc', 'return readers_.Take(std::move(opened->plain));',
+             'return members_.Take(std::move(opened->plain));', ROLES_TEST),
+    Mutation('a daemon without a store has one', 'rendezvous/server/server.cc', 'if (no_store_) {', 'if (no_store_ && store_ != nullptr) {',
+             '//rendezvous/server:server_test'),
     Mutation('any name is the key of the token', f'{LOCK}/tls_context.cc',
              'name_bytes != bytes || CRYPTO_memcmp(name, own_name, bytes) != 0',
              'name_bytes == 0 && CRYPTO_memcmp(name, own_name, bytes) != 0', CONTEXT_TEST),
@@ -44,10 +55,10 @@ MUTATIONS = [
     Mutation('the key of the token dies with its context', f'{LOCK}/tls_context.cc',
              'static_cast<void>(session.release());  // the context has it', '', CONTEXT_TEST),
     Mutation('a client does not wait for the answer', f'{LOCK}/tls_pipe.cc',
-             'return peer_ == TlsPeer::kMember && !IsProved(tls_.get()) ? Prove() : OpenPlain();',
-             'return peer_ == TlsPeer::kMember && !IsProved(tls_.get()) && side_ == TlsContext::Side::kServer ? Prove() : OpenPlain();', PUMP_TEST),
+             'return speaks_grpc && !IsProved(tls_.get()) ? Prove() : OpenPlain();',
+             'return speaks_grpc && !IsProved(tls_.get()) && side_ == TlsContext::Side::kServer ? Prove() : OpenPlain();', PUMP_TEST),
     Mutation('a member with certificates need not have the token', f'{LOCK}/tls_pipe.cc',
-             'if (!SecretsEqual({proof, static_cast<size_t>(result)}, context_.ProofOf(tls_.get(), other))) {', 'if (other == side_) {', PUMP_TEST),
+             'if (!is_member && !(is_server && is_reader)) {', 'if (other == side_) {', PUMP_TEST),
     Mutation('a client that is turned away by its token hears nothing', f'{LOCK}/tls_pipe.cc',
              'if (is_server) SSL_write(tls_.get(), refusal, sizeof(refusal));', '(void)refusal;', PUMP_TEST),
     Mutation('a daemon may have any name', f'{LOCK}/tls_pipe.cc', 'if (name.empty()) return true;', 'return true;',

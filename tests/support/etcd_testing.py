@@ -1,10 +1,13 @@
 """Several rendezvous daemons over one etcd, and agents whose workers must notice nothing."""
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import sys
+import threading
 import time
 import urllib.request
 
@@ -19,6 +22,55 @@ def note(text):
     print(f"MEASURED {text}", file=sys.stderr)
 
 
+class LosingWay:
+    """A way to a port that can lose all answers: requests arrive there, and what comes back is dropped until the connections are cut."""
+
+    def __init__(self, target):
+        self.loses = False
+        self.lost_bytes = 0
+        self._target = target
+        self._open = set()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._server.close()
+        self.cut()
+
+    def cut(self):
+        for end in list(self._open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self):
+        while True:
+            try:
+                near = self._server.accept()[0]
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            self._open |= {near, far}
+            for source, sink, is_answer in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._carry, args=(source, sink, is_answer), daemon=True).start()
+
+    def _carry(self, source, sink, is_answer):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if is_answer and self.loses:
+                    self.lost_bytes += len(data)
+                else:
+                    sink.sendall(data)
+        self._open.discard(source)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
 class EtcdTestCase(ConveneTestCase):
 
     def setUp(self):
@@ -27,6 +79,7 @@ class EtcdTestCase(ConveneTestCase):
             self.skipTest("there is no etcd: tools/install_packages check")
         self.members = []
         self.daemons = {}
+        self.etcd_ports_of_daemons = None  # where these are not etcd's own
 
     # etcd
 
@@ -67,7 +120,7 @@ class EtcdTestCase(ConveneTestCase):
         return 0
 
     def journal(self, prefix="convene"):
-        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.etcd_ports) + "/" + prefix
+        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.etcd_ports_of_daemons or self.etcd_ports) + "/" + prefix
 
     # Daemons
 

@@ -18,6 +18,8 @@ PACKAGES = {
     'torch/distributed/__init__.py': 'from .distributed_c10d import *\n',
     'torch/distributed/distributed_c10d.py': 'def init_process_group(*_):\n    return "joined"\n',
     'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
+    'timed.py': 'import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, 1000)\n',
+    'alarmed.py': 'import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.alarm(1000)\n',
     'opener.py': 'import socket\nheld = socket.socket()\n',
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
     'whole.py': 'import os\nknown = {name.lower(): value for name, value in os.environ.items()}\nrank = int(known.get("rank", 0))\n',

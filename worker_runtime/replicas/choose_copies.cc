@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "tools/base/text.h"
+
 namespace convene::worker {
 namespace {
+
+constexpr size_t kMostShardsNamed = 16;
+
+bool IsSensible(const CopyName& name) {
+  return name.shards >= 1 && name.shard >= 0 && name.shard < name.shards;
+}
 
 struct Node {
   int64_t label = 0;
@@ -40,21 +50,57 @@ std::vector<Node> CircleOfNodes(const std::vector<RankPlace>& places) {
 
 }  // namespace
 
-std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places, int replicas) {
+std::vector<int> NumberShards(const std::vector<double>& contents) {
+  std::map<double, int> numbers;
+  std::vector<int> shard_of_rank;
+  for (const double content : contents) {
+    const auto next = static_cast<int>(numbers.size());
+    shard_of_rank.push_back(content == 0 ? -1 : numbers.emplace(content, next).first->second);
+  }
+  return shard_of_rank;
+}
+
+bool KeepsOwnCopy(const std::vector<RankPlace>& places, const std::vector<int>& shard_of_rank,
+                  int rank) {
+  if (shard_of_rank[rank] < 0) return false;
+  for (int other = 0; other < rank; ++other) {
+    if (places[other].node == places[rank].node && shard_of_rank[other] == shard_of_rank[rank]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places,
+                                            const std::vector<int>& shard_of_rank, int replicas) {
   const std::vector<Node> circle = CircleOfNodes(places);
+  // [shard]: that have it by themselves.
+  std::map<int, std::set<int>> nodes;
+  std::map<int, std::set<int64_t>> labels;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    nodes[shard_of_rank[rank]].insert(places[rank].node);
+    labels[shard_of_rank[rank]].insert(places[rank].label);
+  }
   std::vector<std::vector<int>> holders(places.size());
   for (size_t at = 0; at < circle.size(); ++at) {
     const Node& own = circle[at];
-    std::vector<const Node*> others;
-    for (size_t i = 1; i < circle.size(); ++i) {
-      others.push_back(&circle[(at + i) % circle.size()]);
-    }
-    std::stable_partition(others.begin(), others.end(),
-                          [&](const Node* node) { return node->label != own.label; });
-    others.resize(std::min<size_t>(others.size(), std::max(replicas, 0)));
     for (size_t i = 0; i < own.ranks.size(); ++i) {
+      const int sender = own.ranks[i];
+      const int shard = shard_of_rank[sender];
+      const auto first = std::find(shard_of_rank.begin(), shard_of_rank.end(), shard);
+      if (shard < 0 || first - shard_of_rank.begin() != sender) continue;
+      std::vector<const Node*> others;
+      for (size_t j = 1; j < circle.size(); ++j) {
+        const Node& node = circle[(at + j) % circle.size()];
+        if (nodes[shard].count(node.number) == 0) others.push_back(&node);
+      }
+      std::stable_partition(others.begin(), others.end(), [&](const Node* node) {
+        return labels[shard].count(node->label) == 0;
+      });
+      const auto wanted = std::max<int64_t>(replicas + 1 - std::ssize(nodes[shard]), 0);
+      others.resize(std::min<size_t>(others.size(), wanted));
       for (const Node* node : others) {
-        holders[own.ranks[i]].push_back(node->ranks[i % node->ranks.size()]);
+        holders[sender].push_back(node->ranks[i % node->ranks.size()]);
       }
     }
   }
@@ -63,28 +109,49 @@ std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places
 
 std::optional<WholeState> ChooseCopies(const std::vector<HeldCopy>& copies,
                                        const std::optional<RefusedState>& refused) {
-  // Generation, step, world size: the latest comes last.
+  // Generation, step, shards: the latest comes last.
   std::map<std::tuple<int64_t, int64_t, int>, WholeState> states;
   for (const HeldCopy& copy : copies) {
     const CopyName& name = copy.name;
-    if (name.world_size < 1 || name.owner < 0 || name.owner >= name.world_size) continue;
+    if (!IsSensible(name)) continue;
     if (refused.has_value() &&
         std::tie(name.generation, name.step) >= std::tie(refused->generation, refused->step)) {
       continue;
     }
-    WholeState& state = states[{name.generation, name.step, name.world_size}];
+    WholeState& state = states[{name.generation, name.step, name.shards}];
     state.generation = name.generation;
     state.step = name.step;
-    state.copies.resize(name.world_size);
-    state.copies[name.owner].push_back(copy);
+    state.copies.resize(name.shards);
+    state.copies[name.shard].push_back(copy);
   }
   for (auto state = states.rbegin(); state != states.rend(); ++state) {
-    const auto& by_owner = state->second.copies;
-    const bool is_whole = std::none_of(by_owner.begin(), by_owner.end(),
-                                       [](const auto& of_owner) { return of_owner.empty(); });
+    const auto& by_shard = state->second.copies;
+    const bool is_whole = std::none_of(by_shard.begin(), by_shard.end(),
+                                       [](const auto& of_shard) { return of_shard.empty(); });
     if (is_whole) return std::move(state->second);
   }
   return std::nullopt;
+}
+
+std::string WhatIsMissing(const std::vector<HeldCopy>& copies) {
+  std::map<std::tuple<int64_t, int64_t, int>, std::set<int>> states;
+  for (const HeldCopy& copy : copies) {
+    const CopyName& name = copy.name;
+    if (IsSensible(name)) {
+      states[{name.generation, name.step, name.shards}].insert(name.shard);
+    }
+  }
+  if (states.empty()) return "";
+  const auto& [state, found] = *states.rbegin();
+  const auto& [generation, step, shards] = state;
+  std::vector<std::string> missing;
+  for (int shard = 0; shard < shards; ++shard) {
+    if (found.count(shard) == 0) missing.push_back(absl::StrCat(shard));
+  }
+  return absl::StrCat("the copy of step ", step, " in the nodes' memory is not whole: of its ",
+                      shards, " shards (0 to ", shards - 1, ", in the order of the ranks) ",
+                      missing.size() == 1 ? "this one is" : "these are",
+                      " on no node: ", JoinCapped(missing, kMostShardsNamed));
 }
 
 const HeldCopy& NearestCopy(const std::vector<HeldCopy>& copies, int reader, int node) {

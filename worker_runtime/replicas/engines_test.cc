@@ -38,11 +38,11 @@ Nodes MakeNodes(int count) {
 
 // The ranks of `world`, the same number on each node.
 absl::StatusOr<std::unique_ptr<PeerReplicas>> MakeReplicas(const Rank& rank, const Nodes& nodes,
-                                                           int epoch) {
+                                                           int epoch, int replicas = 1) {
   const int local_size = std::max(1, rank.world->size() / static_cast<int>(nodes.size()));
   const int node = rank.world->rank() / local_size;
   return PeerReplicas::Create({.memory_path = absl::StrCat("/proc/self/fd/", nodes[node].get()),
-                               .replicas = 1,
+                               .replicas = replicas,
                                .epoch = epoch,
                                .local_rank = rank.world->rank() % local_size,
                                .local_world_size = local_size,
@@ -51,9 +51,9 @@ absl::StatusOr<std::unique_ptr<PeerReplicas>> MakeReplicas(const Rank& rank, con
                               *rank.world, *rank.device);
 }
 
-void Stage(World& world, const Nodes& nodes, int64_t step) {
+void Stage(World& world, const Nodes& nodes, int64_t step, int replicas = 1) {
   RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
-    CONVENE_ASSIGN_OR_RETURN(const auto replicas, MakeReplicas(rank, nodes, 1));
+    CONVENE_ASSIGN_OR_RETURN(const auto replicas, MakeReplicas(rank, nodes, 1, replicas));
     CONVENE_RETURN_IF_ERROR(replicas->BeginGeneration(/*is_from_memory=*/false));
     CONVENE_RETURN_IF_ERROR(replicas->Stage(world.Info(step), rank.engine->optimizer()));
     return replicas->Finish();
@@ -150,6 +150,44 @@ TEST_CASE("experts' copies have all of them, of a lost node too, for any layout,
   CHECK(Restore(smaller, nodes, "", model) == std::vector<std::string>(4, "memory"));
   CHECK(smaller.State() == state);
   CHECK(smaller.EveryRankHolds(state));
+}
+
+TEST_CASE("equal shards are copies of each other: a lost node costs nothing, without a replica") {
+  if (!testing::HasPlacesOrSkips(4)) return;
+  const auto lost = GENERATE(0, 1);
+  // Without ZeRO each data-parallel rank has a replica of the whole state.
+  const auto& [layout, zero_stage] =
+      GENERATE(std::pair{Layout{.dp = 2, .dp_replicate = 2}, 0},
+               std::pair{Layout{.dp = 2, .tp = 2, .dp_replicate = 2}, 0},
+               std::pair{Layout{.dp = 4, .dp_replicate = 2}, 1},
+               std::pair{Layout{.dp = 4, .dp_replicate = 2}, 3});
+  INFO(layout.ToString() << ", ZeRO stage " << zero_stage << ", node " << lost << " is lost");
+  World saved(layout, kSeed, DType::kFloat32, 1, true, zero_stage);
+  RequireAllOk(saved.Train(3));
+  Nodes nodes = MakeNodes(2);
+  Stage(saved, nodes, 3, /*replicas=*/0);
+  nodes.erase(nodes.begin() + lost);
+  World resumed({.dp = 2}, /*seed=*/99);
+  CHECK(Restore(resumed, nodes, "") == std::vector<std::string>(2, "memory"));
+  CHECK(resumed.State() == saved.State());
+  CHECK(resumed.EveryRankHolds(saved.State()));
+}
+
+TEST_CASE("equal shards of experts are copies of each other, and dense weights are read once") {
+  if (!testing::HasPlacesOrSkips(4)) return;
+  ModelConfig model = NamedModel("deepseek-tiny").value();
+  model.layers = 2;
+  const auto world = [&](const Layout& layout, uint64_t seed) {
+    return World(layout, seed, DType::kFloat32, 1, true, 1, /*offloads=*/false, model);
+  };
+  World saved = world({.dp = 4, .dp_replicate = 4, .ep = 2}, kSeed);
+  RequireAllOk(saved.Train(3));
+  Nodes nodes = MakeNodes(2);
+  Stage(saved, nodes, 3, /*replicas=*/0);
+  nodes.erase(nodes.begin());
+  World resumed = world({.dp = 2}, /*seed=*/99);
+  CHECK(Restore(resumed, nodes, "", model) == std::vector<std::string>(2, "memory"));
+  CHECK(resumed.State() == saved.State());
 }
 
 TEST_CASE("the newer of memory and disk is taken, and of equals the memory") {

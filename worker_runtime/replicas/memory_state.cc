@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 
@@ -20,8 +22,8 @@ constexpr size_t kNumbersOfCopy = 8;
 void Append(const HeldCopy& copy, std::vector<double>* numbers) {
   const CopyName& name = copy.name;
   for (const int64_t number :
-       {name.generation, name.step, int64_t{name.owner}, int64_t{name.world_size},
-        int64_t{copy.reader}, int64_t{copy.node}, copy.window, copy.index_bytes}) {
+       {name.generation, name.step, int64_t{name.shard}, int64_t{name.shards}, int64_t{copy.reader},
+        int64_t{copy.node}, copy.window, copy.index_bytes}) {
     numbers->push_back(static_cast<double>(number));
   }
 }
@@ -36,12 +38,18 @@ HeldCopy CopyOf(const double* numbers) {
 }
 
 // The copy whose index its reader tells the others: readers in turn.
-const HeldCopy& TellsIndex(const WholeState& state, size_t owner) {
-  const std::vector<HeldCopy>& copies = state.copies[owner];
-  return copies[owner % copies.size()];
+const HeldCopy& TellsIndex(const WholeState& state, size_t shard) {
+  const std::vector<HeldCopy>& copies = state.copies[shard];
+  return copies[shard % copies.size()];
 }
 
 }  // namespace
+
+std::string NameOfPiece(const TensorPiece& piece) {
+  return absl::StrCat(piece.name, " ", absl::StrJoin(piece.local_box.offset, ","), " ",
+                      absl::StrJoin(piece.local_box.extent, ","), " ", piece.flat_begin, " ",
+                      piece.flat_count);
+}
 
 absl::StatusOr<std::vector<HeldCopy>> GatherCopies(const NodeMemory& memory,
                                                    absl::Span<const int64_t> windows, int node,
@@ -56,7 +64,7 @@ absl::StatusOr<std::vector<HeldCopy>> GatherCopies(const NodeMemory& memory,
   double most = static_cast<double>(mine.size());
   CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&most, 1), ReduceOp::kMax, stream));
   const auto of_rank = static_cast<size_t>(most);
-  // A rank with fewer copies fills up with owners that no world has.
+  // A rank with fewer copies fills up with shards that no job has.
   std::vector<double> all(of_rank * world.size(), -1);
   std::copy(mine.begin(), mine.end(), all.begin() + world.rank() * of_rank);
   if (of_rank > 0) CONVENE_RETURN_IF_ERROR(world.AllGather(absl::MakeSpan(all), stream));
@@ -79,54 +87,61 @@ absl::StatusOr<std::unique_ptr<MemoryState>> MemoryState::Open(WholeState state,
   std::unique_ptr<MemoryState> opened(new MemoryState(std::move(state), memory, node, world));
   const WholeState& chosen = opened->state_;
   // Every rank tells the indexes that it is to tell, in order.
-  const size_t owners = chosen.copies.size();
-  std::vector<int64_t> place(owners);
+  const size_t shards = chosen.copies.size();
+  std::vector<int64_t> place(shards);
   std::vector<int64_t> bytes_of_rank(world.size());
-  for (size_t owner = 0; owner < owners; ++owner) {
-    const HeldCopy& copy = TellsIndex(chosen, owner);
-    place[owner] = bytes_of_rank[copy.reader];
+  for (size_t shard = 0; shard < shards; ++shard) {
+    const HeldCopy& copy = TellsIndex(chosen, shard);
+    place[shard] = bytes_of_rank[copy.reader];
     bytes_of_rank[copy.reader] += copy.index_bytes;
   }
   const int64_t stride =
       RoundUp(std::max<int64_t>(1, *std::max_element(bytes_of_rank.begin(), bytes_of_rank.end())),
               sizeof(float));
   std::vector<char> texts(stride * world.size());
-  for (size_t owner = 0; owner < owners; ++owner) {
-    const HeldCopy& copy = TellsIndex(chosen, owner);
+  for (size_t shard = 0; shard < shards; ++shard) {
+    const HeldCopy& copy = TellsIndex(chosen, shard);
     if (copy.reader != world.rank()) continue;
     const absl::StatusOr<NodeMemory::Copy> read = memory.Read(copy.window);
     // Zeros are no index: all ranks see the same damage.
     if (!read.ok() || static_cast<int64_t>(read->index.size()) != copy.index_bytes) continue;
     opened->open_.emplace(copy.window, *read);
     std::copy(read->index.begin(), read->index.end(),
-              texts.begin() + copy.reader * stride + place[owner]);
+              texts.begin() + copy.reader * stride + place[shard]);
   }
   Stream stream = Stream::Cpu();
   CONVENE_RETURN_IF_ERROR(
       world.AllGather({texts.data(), texts.size() / sizeof(float), DType::kFloat32}, stream));
-  for (size_t owner = 0; owner < owners; ++owner) {
-    const HeldCopy& copy = TellsIndex(chosen, owner);
-    const absl::string_view text(texts.data() + copy.reader * stride + place[owner],
+  std::unordered_set<std::string> known;
+  for (size_t shard = 0; shard < shards; ++shard) {
+    const HeldCopy& copy = TellsIndex(chosen, shard);
+    const absl::string_view text(texts.data() + copy.reader * stride + place[shard],
                                  copy.index_bytes);
-    CONVENE_RETURN_IF_ERROR(opened->AddIndex(static_cast<int>(owner), text));
+    CONVENE_RETURN_IF_ERROR(opened->AddIndex(static_cast<int>(shard), text, &known));
   }
   return opened;
 }
 
-absl::Status MemoryState::AddIndex(int owner, absl::string_view text) {
+absl::Status MemoryState::AddIndex(int shard, absl::string_view text,
+                                   std::unordered_set<std::string>* known) {
   absl::StatusOr<Manifest> index = DecodeManifest(ManifestKind::kManifest, text);
   if (!index.ok()) {
     return absl::DataLossError(
-        absl::StrCat(name_, ", the index of rank ", owner, "'s shard: ", index.status().message()));
+        absl::StrCat(name_, ", the index of shard ", shard, ": ", index.status().message()));
   }
-  if (owner == 0) info_ = index->info;
+  if (shard == 0) info_ = index->info;
   if (index->info != info_ || index->info.step != state_.step) {
     return absl::DataLossError(
-        absl::StrCat(name_, ": the shard of rank ", owner, " is of another state than rank 0's"));
+        absl::StrCat(name_, ": shard ", shard, " is of another state than shard 0"));
   }
-  owners_.insert(owners_.end(), index->pieces.size(), owner);
-  std::move(index->pieces.begin(), index->pieces.end(), std::back_inserter(pieces_));
-  places_.insert(places_.end(), index->places.begin(), index->places.end());
+  for (size_t i = 0; i < index->pieces.size(); ++i) {
+    TensorPiece& piece = index->pieces[i];
+    // Ranks with other experts have the same dense weights: one of them will do.
+    if (!known->insert(NameOfPiece(piece)).second) continue;
+    shards_.push_back(shard);
+    pieces_.push_back(std::move(piece));
+    places_.push_back(index->places[i]);
+  }
   return absl::OkStatus();
 }
 
@@ -135,8 +150,8 @@ absl::StatusOr<ConstElements> MemoryState::Checked(int chunk, const void* data) 
   const ConstElements elements(data, pieces_[chunk].flat_count, place.dtype);
   if (XXH3_64bits(data, elements.size_bytes()) == place.checksum) return elements;
   return absl::DataLossError(absl::StrCat(name_, ": chunk ", chunk, " (tensor '",
-                                          pieces_[chunk].name, "', of rank ", owners_[chunk],
-                                          "'s shard) does not have its checksum"));
+                                          pieces_[chunk].name, "', of shard ", shards_[chunk],
+                                          ") does not have its checksum"));
 }
 
 absl::StatusOr<ConstElements> MemoryState::Load(int chunk, int64_t window) const {
@@ -236,7 +251,7 @@ class MemoryState::Reading {
 
   // A chunk that cannot be read goes out as zeros, which fail the check of the rank that wants it.
   ConstElements ToServe(int chunk) {
-    const std::vector<HeldCopy>& copies = state_.state_.copies[state_.owners_[chunk]];
+    const std::vector<HeldCopy>& copies = state_.state_.copies[state_.shards_[chunk]];
     const auto own = std::find_if(copies.begin(), copies.end(), [&](const HeldCopy& copy) {
       return copy.reader == state_.world_.rank();
     });
@@ -274,7 +289,7 @@ absl::Status MemoryState::Read(const std::vector<PieceToRead>& pieces) const {
   for (size_t begin = 0, end = 0; begin < plan.size(); begin = end) {
     const int chunk = plan[begin].available_index;
     while (end < plan.size() && plan[end].available_index == chunk) ++end;
-    const HeldCopy& copy = NearestCopy(state_.copies[owners_[chunk]], world_.rank(), node_);
+    const HeldCopy& copy = NearestCopy(state_.copies[shards_[chunk]], world_.rank(), node_);
     const Want want = {chunk, begin, end};
     if (copy.node == node_) {
       reading.Take(want, Load(chunk, copy.window));

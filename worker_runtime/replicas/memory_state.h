@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,9 @@
 #include "worker_runtime/replicas/node_memory.h"
 
 namespace convene::worker {
+
+// Which part of which tensor it is.
+std::string NameOfPiece(const TensorPiece& piece);
 
 // All ranks call it. The copies of all nodes, the same on all ranks: each rank tells those of its
 // `windows`. Errors: the collective's.
@@ -53,7 +57,8 @@ class MemoryState final : public StateSource {
   class Reading;
 
   MemoryState(WholeState state, NodeMemory& memory, int node, Collective& world);
-  absl::Status AddIndex(int owner, absl::string_view text);
+  // `known`: the pieces of the shards before it.
+  absl::Status AddIndex(int shard, absl::string_view text, std::unordered_set<std::string>* known);
   // [rank]: the chunks that each wants of this one, from what each wants of the others.
   absl::StatusOr<std::vector<std::vector<int>>> ExchangeWants(
       const std::vector<std::vector<Want>>& wants) const;
@@ -70,7 +75,7 @@ class MemoryState final : public StateSource {
   // By chunk.
   std::vector<TensorPiece> pieces_;
   std::vector<ChunkPlace> places_;
-  std::vector<int> owners_;
+  std::vector<int> shards_;
   mutable std::map<int64_t, NodeMemory::Copy> open_;  // by window
 };
 

@@ -28,8 +28,8 @@ struct Header {
   uint64_t magic = 0;
   int64_t generation = 0;
   int64_t step = 0;
-  int64_t owner = 0;
-  int64_t world_size = 0;
+  int64_t shard = 0;
+  int64_t shards = 0;
   int64_t index_bytes = 0;
   int64_t data_offset = 0;
   int64_t data_bytes = 0;
@@ -47,8 +47,8 @@ bool IsPlausible(const Header& header) {
   return header.magic == kMagic && header.checksum != 0 && header.index_bytes >= 0 &&
          header.data_bytes >= 0 && header.data_offset >= kPageBytes &&
          header.data_offset <= kWindowBytes / 2 && header.data_bytes <= kWindowBytes / 2 &&
-         header.index_bytes <= header.data_offset - kPageBytes && header.owner >= 0 &&
-         header.world_size > header.owner && header.world_size < (1 << 30);
+         header.index_bytes <= header.data_offset - kPageBytes && header.shard >= 0 &&
+         header.shards > header.shard && header.shards < (1 << 30);
 }
 
 std::atomic_ref<uint64_t> SealOf(const MappedWindow& window) {
@@ -78,8 +78,8 @@ std::optional<NodeMemory::Found> NodeMemory::Find(int64_t window) const {
       ChecksumOf(header, index.data()) != header.checksum) {
     return std::nullopt;
   }
-  return Found{{header.generation, header.step, static_cast<int>(header.owner),
-                static_cast<int>(header.world_size)},
+  return Found{{header.generation, header.step, static_cast<int>(header.shard),
+                static_cast<int>(header.shards)},
                header.index_bytes};
 }
 
@@ -129,8 +129,8 @@ void NodeMemory::Seal(const MappedWindow& window, const CopyName& name, absl::st
   const Header header = {.magic = kMagic,
                          .generation = name.generation,
                          .step = name.step,
-                         .owner = name.owner,
-                         .world_size = name.world_size,
+                         .shard = name.shard,
+                         .shards = name.shards,
                          .index_bytes = static_cast<int64_t>(index.size()),
                          .data_offset = window.data_offset,
                          .data_bytes = window.data_bytes};

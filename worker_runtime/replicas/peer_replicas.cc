@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
-#include "tools/base/cgroup_limits.h"
 #include "tools/base/check.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
@@ -27,6 +26,16 @@ constexpr int64_t kIndexGrowth = 16 << 10;
 int64_t LabelNumber(const std::string& label) {
   if (label.empty()) return 0;
   return static_cast<int64_t>(XXH3_64bits(label.data(), label.size()) >> 12) + 1;
+}
+
+// Which parts of which tensors; 0: none.
+double ContentOf(const Manifest& index) {
+  if (index.pieces.empty()) return 0;
+  std::string text;
+  for (const TensorPiece& piece : index.pieces) {
+    absl::StrAppend(&text, NameOfPiece(piece), "\n");
+  }
+  return static_cast<double>((XXH3_64bits(text.data(), text.size()) >> 12) + 1);
 }
 
 std::string Bytes(int64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
@@ -50,7 +59,7 @@ absl::StatusOr<std::unique_ptr<PeerReplicas>> PeerReplicas::Create(const Options
   CONVENE_RETURN_IF_ERROR(
       Agree(memory.status(), "open the memory that its node's agent holds", world, stream));
   std::unique_ptr<PeerReplicas> made(new PeerReplicas(options, world, device, *std::move(memory)));
-  CONVENE_RETURN_IF_ERROR(made->PlaceCopies());
+  CONVENE_RETURN_IF_ERROR(made->FindPlaces());
   return made;
 }
 
@@ -59,7 +68,7 @@ PeerReplicas::~PeerReplicas() {
   world_.Abort("the training has ended before its copies in memory were whole");
 }
 
-absl::Status PeerReplicas::PlaceCopies() {
+absl::Status PeerReplicas::FindPlaces() {
   std::vector<double> told(2 * world_.size());
   told[2 * world_.rank()] = options_.node;
   told[2 * world_.rank() + 1] = static_cast<double>(LabelNumber(options_.topology));
@@ -78,8 +87,15 @@ absl::Status PeerReplicas::PlaceCopies() {
                      "and the job never has more than ",
                      others, "; choose --replicas ", others, ", or more nodes (--nnodes)"));
   }
-  holders_ = PlaceReplicas(places_, options_.replicas);
   return absl::OkStatus();
+}
+
+void PeerReplicas::PlaceCopies(const std::vector<Sizes>& sizes) {
+  std::vector<double> contents;
+  for (const Sizes& size : sizes) contents.push_back(size.content);
+  shard_of_rank_ = NumberShards(contents);
+  shards_ = 1 + *std::max_element(shard_of_rank_.begin(), shard_of_rank_.end());
+  holders_ = PlaceReplicas(places_, shard_of_rank_, options_.replicas);
 }
 
 std::vector<int64_t> PeerReplicas::Windows() const {
@@ -99,7 +115,14 @@ absl::StatusOr<std::unique_ptr<StateSource>> PeerReplicas::OpenNext() {
                            GatherCopies(*memory_, Windows(), options_.node, world_));
   for (;;) {
     std::optional<WholeState> state = ChooseCopies(copies, opened_);
-    if (!state.has_value()) return nullptr;
+    if (!state.has_value()) {
+      const std::string missing = WhatIsMissing(copies);
+      // After a refusal the damage was told.
+      if (!opened_.has_value() && !missing.empty() && world_.rank() == 0) {
+        spdlog::warn("{}. The job goes on from a checkpoint, if there is one", missing);
+      }
+      return nullptr;
+    }
     opened_ = {state->generation, state->step};
     absl::StatusOr<std::unique_ptr<MemoryState>> opened =
         MemoryState::Open(*std::move(state), *memory_, options_.node, world_);
@@ -111,6 +134,7 @@ absl::StatusOr<std::unique_ptr<StateSource>> PeerReplicas::OpenNext() {
 
 absl::Status PeerReplicas::BeginGeneration(bool is_from_memory) {
   old_windows_.clear();
+  own_.reset();
   slots_.clear();
   for (const int64_t window : Windows()) {
     const std::optional<NodeMemory::Found> found = memory_->Find(window);
@@ -144,6 +168,7 @@ void PeerReplicas::MakeIndex(const std::vector<PieceToWrite>& pieces, const Chec
       index_.pieces.push_back(std::move(chunk));
     }
   }
+  own_sizes_.content = ContentOf(index_);
   own_sizes_.data_bytes = index_.files[0].bytes = RoundUp(end, kChunkAlignmentBytes);
   const auto text_bytes =
       static_cast<int64_t>(EncodeManifest(ManifestKind::kManifest, index_).size());
@@ -151,15 +176,20 @@ void PeerReplicas::MakeIndex(const std::vector<PieceToWrite>& pieces, const Chec
 }
 
 absl::StatusOr<std::vector<PeerReplicas::Sizes>> PeerReplicas::GatherSizes() {
-  std::vector<double> told(2 * world_.size());
-  told[2 * world_.rank()] = static_cast<double>(own_sizes_.data_offset);
-  told[2 * world_.rank() + 1] = static_cast<double>(own_sizes_.data_bytes);
+  constexpr int kNumbers = 4;
+  std::vector<double> told(kNumbers * world_.size());
+  double* const own = &told[kNumbers * world_.rank()];
+  own[0] = static_cast<double>(own_sizes_.data_offset);
+  own[1] = static_cast<double>(own_sizes_.data_bytes);
+  own[2] = own_sizes_.content;
+  own[3] = static_cast<double>(options_.promised_bytes());
   Stream stream = Stream::Cpu();
   CONVENE_RETURN_IF_ERROR(world_.AllGather(absl::MakeSpan(told), stream));
   std::vector<Sizes> sizes;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    sizes.push_back(
-        {static_cast<int64_t>(told[2 * rank]), static_cast<int64_t>(told[2 * rank + 1])});
+    const double* const of_rank = &told[kNumbers * rank];
+    sizes.push_back({static_cast<int64_t>(of_rank[0]), static_cast<int64_t>(of_rank[1]), of_rank[2],
+                     static_cast<int64_t>(of_rank[3])});
   }
   return sizes;
 }
@@ -168,20 +198,23 @@ absl::StatusOr<std::vector<PeerReplicas::Sizes>> PeerReplicas::GatherSizes() {
 // them takes a part of it.
 absl::Status PeerReplicas::CheckMemory(const std::vector<Sizes>& sizes) {
   int64_t needed = 0;
-  for (int owner = 0; owner < world_.size(); ++owner) {
-    const auto& holders = holders_[owner];
-    const auto here = [&](int rank) { return places_[rank].node == options_.node; };
-    const int64_t copies =
-        (here(owner) ? 1 : 0) + std::count_if(holders.begin(), holders.end(), here);
-    needed += 2 * copies * (sizes[owner].data_offset + sizes[owner].data_bytes);
+  int64_t available = options_.available_bytes();
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const auto& holders = holders_[rank];
+    const auto here = [&](int other) { return places_[other].node == options_.node; };
+    if (here(rank)) available -= sizes[rank].promised_bytes;
+    const int64_t copies = (here(rank) && KeepsOwnCopy(places_, shard_of_rank_, rank) ? 1 : 0) +
+                           std::count_if(holders.begin(), holders.end(), here);
+    needed += 2 * copies * (sizes[rank].data_offset + sizes[rank].data_bytes);
   }
-  const int64_t available = AvailableMemoryBytes();
+  available = std::max<int64_t>(available, 0);
   absl::Status enough;
   if (needed > available) {
     enough = absl::ResourceExhaustedError(absl::StrCat(
         "the copies of --replicas ", options_.replicas, " --replicate-every ", options_.every,
         " take ", Bytes(needed), " of host memory here, and ", Bytes(available),
-        " are available; choose fewer replicas, more nodes, or a machine with more memory"));
+        " are left beside what its ranks use, or have planned and not used yet; choose fewer "
+        "replicas, more nodes, or a machine with more memory"));
   }
   Stream stream = Stream::Cpu();
   return Agree(enough, "take the memory of the copies", world_, stream);
@@ -189,38 +222,42 @@ absl::Status PeerReplicas::CheckMemory(const std::vector<Sizes>& sizes) {
 
 absl::Status PeerReplicas::TakeMemory() {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Sizes> sizes, GatherSizes());
+  PlaceCopies(sizes);
   CONVENE_RETURN_IF_ERROR(CheckMemory(sizes));
+  own_.reset();
   slots_.clear();
-  slots_.push_back({.owner = world_.rank()});
-  for (int owner = 0; owner < world_.size(); ++owner) {
-    const std::vector<int>& holders = holders_[owner];
+  if (KeepsOwnCopy(places_, shard_of_rank_, world_.rank())) own_ = Slot{.sender = world_.rank()};
+  for (int sender = 0; sender < world_.size(); ++sender) {
+    const std::vector<int>& holders = holders_[sender];
     if (std::find(holders.begin(), holders.end(), world_.rank()) == holders.end()) continue;
-    slots_.push_back({.owner = owner, .head = std::vector<std::byte>(sizes[owner].data_offset)});
+    slots_.push_back({.sender = sender, .head = std::vector<std::byte>(sizes[sender].data_offset)});
   }
+  Stream stream = Stream::Cpu();
+  return Agree(ReserveWindows(sizes), "take the memory of the copies", world_, stream);
+}
+
+absl::Status PeerReplicas::ReserveWindows(const std::vector<Sizes>& sizes) {
+  std::vector<Slot*> slots;
+  if (own_.has_value()) slots.push_back(&*own_);
+  for (Slot& slot : slots_) slots.push_back(&slot);
   const int64_t first = options_.local_rank * kWindowsOfRank;
   int64_t next = first;
-  absl::Status taken;
-  for (Slot& slot : slots_) {
-    for (int half = 0; half < 2 && taken.ok(); ++half, ++next) {
+  for (Slot* const slot : slots) {
+    for (int half = 0; half < 2; ++half, ++next) {
       while (std::find(old_windows_.begin(), old_windows_.end(), next) != old_windows_.end()) {
         ++next;
       }
       if (next >= first + kWindowsOfRank) {
-        taken = absl::FailedPreconditionError(absl::StrCat(
+        return absl::FailedPreconditionError(absl::StrCat(
             "a rank can keep ", kWindowsOfRank / 4 - 1, " other ranks' copies, and has to keep ",
-            slots_.size() - 1, "; choose a lower --replicas"));
-        break;
+            slots_.size(), "; choose a lower --replicas"));
       }
-      const Sizes& size = sizes[slot.owner];
-      const auto window = memory_->Reserve(next, size.data_offset, size.data_bytes);
-      taken = window.status();
-      if (!window.ok()) break;
-      slot.numbers[half] = next;
-      slot.windows[half] = *window;
+      const Sizes& size = sizes[slot->sender];
+      CONVENE_ASSIGN_OR_RETURN(slot->windows[half],
+                               memory_->Reserve(next, size.data_offset, size.data_bytes));
     }
   }
-  Stream stream = Stream::Cpu();
-  return Agree(taken, "take the memory of the copies", world_, stream);
+  return absl::OkStatus();
 }
 
 absl::Status PeerReplicas::Stage(const CheckpointInfo& info, CheckpointedState& state) {
@@ -234,13 +271,15 @@ absl::Status PeerReplicas::Stage(const CheckpointInfo& info, CheckpointedState& 
   CONVENE_CHECK(pieces.size() == piece_offsets_.size());
   index_.info = info;
   const int half = static_cast<int>(stages_ % 2);
-  const MappedWindow& own = slots_[0].windows[half];
-  NodeMemory::Break(own);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const ConstElements& data = pieces[i].data;
-    device_.Copy(data.data, own.data + piece_offsets_[i], data.size_bytes(), device_.compute());
+  if (own_.has_value()) {
+    const MappedWindow& own = own_->windows[half];
+    NodeMemory::Break(own);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const ConstElements& data = pieces[i].data;
+      device_.Copy(data.data, own.data + piece_offsets_[i], data.size_bytes(), device_.compute());
+    }
+    CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   }
-  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   ++stages_;
   staged_step_ = info.step;
   queue_.Push([this, half] { result_ = Replicate(half); });
@@ -252,15 +291,18 @@ absl::Status PeerReplicas::Finish() {
   return result_;
 }
 
-absl::Status PeerReplicas::Replicate(int half) {
-  const MappedWindow& own = slots_[0].windows[half];
+void PeerReplicas::SealOwn(const MappedWindow& own) {
   for (size_t i = 0; i < index_.places.size(); ++i) {
     ChunkPlace& place = index_.places[i];
     place.checksum = XXH3_64bits(own.data + place.offset_bytes,
                                  index_.pieces[i].flat_count * SizeOf(place.dtype));
   }
-  NodeMemory::Seal(own, {generation_, index_.info.step, world_.rank(), world_.size()},
+  NodeMemory::Seal(own, {generation_, index_.info.step, shard_of_rank_[world_.rank()], shards_},
                    EncodeManifest(ManifestKind::kManifest, index_));
+}
+
+absl::Status PeerReplicas::Replicate(int half) {
+  if (own_.has_value()) SealOwn(own_->windows[half]);
   CONVENE_RETURN_IF_ERROR(Exchange(half));
   // Only now may the other half be written again, here and everywhere.
   Stream stream = Stream::Cpu();
@@ -281,19 +323,18 @@ absl::Status PeerReplicas::Exchange(int half) {
     }
     return started;
   };
-  for (size_t i = 1; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
+  for (Slot& slot : slots_) {
     NodeMemory::Break(slot.windows[half]);
     CONVENE_RETURN_IF_ERROR(for_each_part(
         slot.head.data(), slot.windows[half], [&](std::byte* at, int64_t bytes) -> absl::Status {
           const Elements part(at, bytes / sizeof(float), DType::kFloat32);
           CONVENE_ASSIGN_OR_RETURN(pending.emplace_back(),
-                                   world_.StartRecv(part, slot.owner, stream));
+                                   world_.StartRecv(part, slot.sender, stream));
           return absl::OkStatus();
         }));
   }
-  const MappedWindow& own = slots_[0].windows[half];
   for (const int holder : holders_[world_.rank()]) {
+    const MappedWindow& own = own_->windows[half];  // A sender keeps one.
     CONVENE_RETURN_IF_ERROR(
         for_each_part(own.head, own, [&](std::byte* at, int64_t bytes) -> absl::Status {
           const ConstElements part(at, bytes / sizeof(float), DType::kFloat32);
@@ -304,18 +345,30 @@ absl::Status PeerReplicas::Exchange(int half) {
   for (const PendingMessage& message : pending) {
     CONVENE_RETURN_IF_ERROR(world_.Wait(message, stream));
   }
-  for (size_t i = 1; i < slots_.size(); ++i) {
-    NodeMemory::SealLike(slots_[i].windows[half], slots_[i].head);
-  }
+  for (const Slot& slot : slots_) NodeMemory::SealLike(slot.windows[half], slot.head);
   return absl::OkStatus();
+}
+
+int PeerReplicas::CopiesElsewhere() const {
+  const int shard = shard_of_rank_[world_.rank()];
+  std::set<int> nodes;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (shard < 0 || shard_of_rank_[rank] != shard) continue;
+    nodes.insert(places_[rank].node);
+    for (const int holder : holders_[rank]) nodes.insert(places_[holder].node);
+  }
+  nodes.erase(options_.node);
+  return static_cast<int>(nodes.size());
 }
 
 std::string PeerReplicas::Description() const {
   int64_t bytes = 0;
-  for (const Slot& slot : slots_) {
+  const auto add = [&bytes](const Slot& slot) {
     for (const MappedWindow& window : slot.windows) bytes += window.data_offset + window.data_bytes;
-  }
-  const int replicas = static_cast<int>(holders_[world_.rank()].size());
+  };
+  if (own_.has_value()) add(*own_);
+  for (const Slot& slot : slots_) add(slot);
+  const int replicas = CopiesElsewhere();
   return absl::StrCat("copies in memory after each ",
                       options_.every == 1 ? "step" : absl::StrCat(options_.every, " steps"),
                       ", of each shard on its own node and on ", replicas, " other",

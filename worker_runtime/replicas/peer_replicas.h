@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "tools/base/cgroup_limits.h"
 #include "worker_runtime/checkpoint/manifest.h"
 #include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/checkpointing/save_restore.h"
@@ -21,6 +23,7 @@
 #include "worker_runtime/replicas/choose_copies.h"
 #include "worker_runtime/replicas/memory_state.h"
 #include "worker_runtime/replicas/node_memory.h"
+#include "worker_runtime/replicas/untouched_memory.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 
 namespace convene::worker {
@@ -45,6 +48,10 @@ class PeerReplicas final : public StatesInMemory {
     // That the job may have; 0: those of today. While there are fewer, fewer replicas will do.
     int max_nodes = 0;
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
+    // Host memory that is free, and the part of it that this process will take for other things:
+    // what it has planned and not used yet. Tests have their own.
+    std::function<int64_t()> available_bytes = [] { return AvailableMemoryBytes(); };
+    std::function<int64_t()> promised_bytes = UntouchedBytes;
   };
 
   // Borrows `world` and `device`. The same error on all ranks: FailedPrecondition where a rank has
@@ -77,36 +84,46 @@ class PeerReplicas final : public StatesInMemory {
   std::string Description() const;
 
  private:
-  // The places of one owner's copies on this node.
+  // The places of one shard's copies on this node.
   struct Slot {
-    int owner = 0;
-    std::array<int64_t, 2> numbers = {};
+    int sender = 0;
     std::array<MappedWindow, 2> windows;
     std::vector<std::byte> head;  // of the copy that arrives; empty for the own shard
   };
   struct Sizes {
     int64_t data_offset = 0;
     int64_t data_bytes = 0;
+    double content = 0;          // NumberShards
+    int64_t promised_bytes = 0;  // Options
   };
 
   PeerReplicas(const Options& options, Collective& world, Device& device,
                std::unique_ptr<NodeMemory> memory);
   // Of this node's ranks of today and of those that it has lost: this rank's share.
   std::vector<int64_t> Windows() const;
-  absl::Status PlaceCopies();
+  // Where the ranks are.
+  absl::Status FindPlaces();
+  // Which ranks have the same shard, and who keeps what.
+  void PlaceCopies(const std::vector<Sizes>& sizes);
   void MakeIndex(const std::vector<PieceToWrite>& pieces, const CheckpointInfo& info);
   absl::Status TakeMemory();
+  absl::Status ReserveWindows(const std::vector<Sizes>& sizes);
   absl::StatusOr<std::vector<Sizes>> GatherSizes();
   absl::Status CheckMemory(const std::vector<Sizes>& sizes);
+  void SealOwn(const MappedWindow& own);
   absl::Status Replicate(int half);
   absl::Status Exchange(int half);
+  // Other nodes that have this rank's shard.
+  int CopiesElsewhere() const;
 
   const Options options_;
   Collective& world_;
   Device& device_;
   const std::unique_ptr<NodeMemory> memory_;
-  std::vector<RankPlace> places_;          // [rank]
-  std::vector<std::vector<int>> holders_;  // [owner]: PlaceReplicas
+  std::vector<RankPlace> places_;   // [rank]
+  std::vector<int> shard_of_rank_;  // NumberShards
+  int shards_ = 0;
+  std::vector<std::vector<int>> holders_;  // [sender]: PlaceReplicas
   std::optional<RefusedState> opened_;     // the state that OpenNext gave last
   int64_t generation_ = 0;
   std::vector<int64_t> old_windows_;  // of the state that this generation began with
@@ -115,7 +132,8 @@ class PeerReplicas final : public StatesInMemory {
   Manifest index_;  // of the own shard
   Sizes own_sizes_;
   std::vector<int64_t> piece_offsets_;  // in the window's data
-  std::vector<Slot> slots_;             // the own shard first
+  std::optional<Slot> own_;             // of the own shard; none: another rank of the node keeps it
+  std::vector<Slot> slots_;             // of shards that others send
   absl::Status result_;                 // the thread's, until Finish
   HostQueue queue_{"replicas"};         // ends first: what it still holds uses the others
 };

@@ -103,7 +103,9 @@ struct Job {
   int replicas = 1;
   int64_t every = 1;
   int max_nodes = 0;
-  std::vector<UniqueFd> nodes;  // one rank each
+  int64_t available_bytes = int64_t{1} << 40;
+  int64_t promised_bytes = 0;
+  std::vector<UniqueFd> nodes = {};  // one rank each
 
   static Job OfNodes(int count, int replicas) {
     Job job = {.replicas = replicas, .max_nodes = count, .nodes = {}};
@@ -146,7 +148,9 @@ Epoch Run(const Job& job, int epoch, int64_t steps, int dying = 0, int64_t last_
                               .every = job.every,
                               .epoch = epoch,
                               .node = rank,
-                              .max_nodes = job.max_nodes},
+                              .max_nodes = job.max_nodes,
+                              .available_bytes = [&] { return job.available_bytes; },
+                              .promised_bytes = [&] { return job.promised_bytes; }},
                              *world, *place.device));
     FakeState state(rank, size);
     CheckpointInfo info = {.model = "m", .world_size = size};
@@ -260,6 +264,20 @@ TEST_CASE("a copy whose bytes have changed gives way to the step before") {
   const Epoch second = Run(job, 2, 0);
   for (const absl::Status& status : second.statuses) REQUIRE_OK(status);
   CHECK((second.begun_at == 2 && second.all_sound));
+}
+
+TEST_CASE("memory that a rank has planned and not used yet is not there for copies") {
+  Job job = Job::OfNodes(2, 1);
+  job.available_bytes = int64_t{1} << 30;
+  for (const absl::Status& status : Run(job, 1, 1).statuses) REQUIRE_OK(status);
+  job.promised_bytes = job.available_bytes - (64 << 10);
+  for (const absl::Status& status : Run(job, 2, 1).statuses) {
+    CHECK_STATUS(status, absl::StatusCode::kResourceExhausted,
+                 "of host memory here, and 64.0 KiB are left beside what its ranks use");
+  }
+  // The job that was refused has harmed nothing.
+  job.promised_bytes = 0;
+  CHECK(Run(job, 3, 1).begun_at == 1);
 }
 
 TEST_CASE("a job that never has enough nodes for the replicas is refused, a small one is not") {

@@ -380,7 +380,6 @@ absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesToWrite() {
 
 absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesInPlace() {
   CONVENE_RETURN_IF_ERROR(AwaitState(/*fills_it=*/false));
-  if (!store_.speaks_for_shard()) return std::vector<PieceToWrite>();
   return Pieces<PieceToWrite>({At(master_), &states_}, /*owned_only=*/true);
 }
 

@@ -36,8 +36,9 @@ class CheckpointedState {
   // copies_for_checkpoints.
   virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() = 0;
 
-  // The pieces of PiecesToWrite where the state itself lies: on a GPU in its memory, unless it is
-  // offloaded. Valid until the next step. Makes no copy. Errors: the device's, DeadlineExceeded.
+  // The pieces of the rank's whole shard, where the state itself lies: on a GPU in its memory,
+  // unless it is offloaded. Where several ranks have the same shard, each of them gives it
+  // (PiecesToWrite: one of them). Valid until the next step. Makes no copy. Errors: the device's, DeadlineExceeded.
   virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesInPlace() = 0;
 
   // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
