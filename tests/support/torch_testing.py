@@ -23,10 +23,13 @@ class TorchTestCase(ConveneTestCase):
     """Programs started in the virtual environment, as if a person had activated it."""
 
     def start_torch(self, program, *arguments, **environment):
+        """CONVENE_TRANSFORMERS names the folder of another transformers than the environment's, as tools/nightly does: it comes first."""
         variables = {"PATH": f"{torch_environment.VENV}/bin:{os.environ['PATH']}",
                      "LD_LIBRARY_PATH": torch_environment.torch_environment()["LD_LIBRARY_PATH"],
                      "XDG_CACHE_HOME": self.path("cache"),
                      **environment}
+        if os.environ.get("CONVENE_TRANSFORMERS"):
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ["CONVENE_TRANSFORMERS"], environment.get("PYTHONPATH")]))
         return self.start(program, *arguments, **variables)
 
     def script(self, name, text):
