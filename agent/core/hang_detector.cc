@@ -35,6 +35,10 @@ constexpr int kTimesLongestStay = 10;
 constexpr absl::Duration kNeighbourPatience = absl::Seconds(10);
 constexpr absl::Duration kRateWindow = absl::Minutes(1);
 constexpr size_t kGroupsShown = 8;
+// The limit of a stopped process where none is given. It is below the time that a collective of
+// convene-train waits for a peer (300 s), so that the cause is told before its echo.
+constexpr absl::Duration kStoppedLimit = absl::Minutes(1);
+constexpr char kStoppedWhy[] = "limit 60 s, of a stopped process";
 // Workers that end together do so within this time.
 constexpr absl::Duration kEndPatience = absl::Seconds(10);
 
@@ -81,20 +85,22 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   NoteNews(now);
   if (workers_.empty()) return std::nullopt;
 
-  const WorkerReading& first = workers_.begin()->second.last;
-  int64_t lowest_step = first.step;
-  for (const auto& [local_rank, worker] : workers_) {
-    lowest_step = std::min(lowest_step, worker.last.step);
-  }
-  const bool all_alike = std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
-    return entry.second.last.step == first.step && entry.second.last.phase == first.phase;
-  });
   HangVerdict verdict;
+  bool is_over = false;
   for (const auto& [local_rank, worker] : workers_) {
-    if (worker.last.step != lowest_step) continue;
-    if (!IsOverdue(local_rank, worker, all_alike, now)) return std::nullopt;
+    if (!worker.stopped_since.has_value()) continue;
     verdict.local_ranks.push_back(local_rank);
+    is_over |= IsStoppedTooLong(local_rank, worker, now);
   }
+  const bool is_one_stopped = !verdict.local_ranks.empty();
+  const WorkerReading& first = workers_.begin()->second.last;
+  const bool all_alike =
+      !is_one_stopped && std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+        return entry.second.last.step == first.step && entry.second.last.phase == first.phase;
+      });
+  const std::vector<int> laggards = Laggards(all_alike, now);
+  if (!is_over && laggards.empty()) return std::nullopt;
+  if (!is_one_stopped) verdict.local_ranks = laggards;
   // A checkpoint follows a finished step, so a worker that is still in it is behind workers in the
   // next step.
   const auto place = [this](int local_rank) {
@@ -107,19 +113,48 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   return verdict;
 }
 
+std::vector<int> HangDetector::Laggards(bool all_alike, MonotonicTime now) const {
+  int64_t lowest_step = workers_.begin()->second.last.step;
+  for (const auto& [local_rank, worker] : workers_) {
+    lowest_step = std::min(lowest_step, worker.last.step);
+  }
+  std::vector<int> local_ranks;
+  for (const auto& [local_rank, worker] : workers_) {
+    if (worker.last.step != lowest_step) continue;
+    if (!IsOverdue(local_rank, worker, all_alike, now)) return {};
+    local_ranks.push_back(local_rank);
+  }
+  return local_ranks;
+}
+
+bool HangDetector::IsStoppedTooLong(int local_rank, const Worker& worker, MonotonicTime now) const {
+  if (IsOverdue(local_rank, worker, /*all_alike=*/false, now)) return true;
+  const bool is_given = GivenLimit(worker) > absl::ZeroDuration();
+  return limits_.automatic && !is_given && now - *worker.stopped_since > kStoppedLimit;
+}
+
 // No worker is to blame for the time in which the agent did not look.
 void HangDetector::BridgeGap(absl::Duration gap, MonotonicTime now) {
   started_ = started_ + gap;
   for (auto& [local_rank, worker] : workers_) {
     worker.since = std::min(worker.since + gap, now);
+    if (worker.stopped_since.has_value()) {
+      worker.stopped_since = std::min(*worker.stopped_since + gap, now);
+    }
     worker.is_sample_good = false;
   }
+}
+
+void HangDetector::NoteState(Worker& worker, const WorkerReading& reading, MonotonicTime now) {
+  if (!reading.is_stopped) worker.stopped_since.reset();
+  if (reading.is_stopped && !worker.stopped_since.has_value()) worker.stopped_since = now;
 }
 
 void HangDetector::Update(int local_rank, const WorkerReading& reading, bool after_gap,
                           MonotonicTime now) {
   const auto [found, is_new] = workers_.try_emplace(local_rank);
   Worker& worker = found->second;
+  NoteState(worker, reading, now);
   if (is_new) {
     worker.last = reading;
     worker.since = std::clamp(reading.changed_at, std::min(started_, now), now);
@@ -210,11 +245,15 @@ void HangDetector::NoteNews(MonotonicTime now) {
   }
 }
 
+absl::Duration HangDetector::GivenLimit(const Worker& worker) const {
+  return worker.finished == 0               ? limits_.startup
+         : worker.last.phase == kStep       ? limits_.step
+         : worker.last.phase == kCheckpoint ? limits_.checkpoint
+                                            : absl::ZeroDuration();
+}
+
 HangDetector::Limit HangDetector::LimitOf(int local_rank, const Worker& worker) const {
-  const absl::Duration given = worker.finished == 0               ? limits_.startup
-                               : worker.last.phase == kStep       ? limits_.step
-                               : worker.last.phase == kCheckpoint ? limits_.checkpoint
-                                                                  : absl::ZeroDuration();
+  const absl::Duration given = GivenLimit(worker);
   if (given > absl::ZeroDuration()) return {given, absl::StrCat("limit ", Text(given))};
   if (!limits_.automatic) return Limit();
   Limit limit = AutomaticLimit(local_rank, worker);
@@ -285,13 +324,20 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
   const int blamed = local_ranks.front();
   const Worker& worker = workers_.at(blamed);
   const bool in_step = worker.last.phase == kStep;
-  std::string why =
-      absl::StrCat("hang: ",
-                   worker.finished == 0 ? "no first step"
-                   : in_step            ? "no step"
-                                        : "no change",
-                   " for ", Text(Silence(worker, now)), " (", LimitOf(blamed, worker).why,
-                   "), phase ", worker.last.phase, ", step ", worker.last.step);
+  const bool is_by_state =
+      worker.stopped_since.has_value() && !IsOverdue(blamed, worker, all_alike, now);
+  std::string why = absl::StrCat("hang: ",
+                                 worker.finished == 0 ? "no first step"
+                                 : in_step            ? "no step"
+                                                      : "no change",
+                                 " for ", Text(Silence(worker, now)), " (",
+                                 is_by_state ? kStoppedWhy : LimitOf(blamed, worker).why,
+                                 "), phase ", worker.last.phase, ", step ", worker.last.step);
+  if (worker.stopped_since.has_value()) {
+    absl::StrAppend(&why, "; its process has been stopped by a signal (state T) for ",
+                    Text(now - *worker.stopped_since));
+    if (workers_.size() == 1) return why;
+  }
   const std::string ended = ended_.empty() ? ""
                                            : absl::StrCat("; ended with 0: ", EndedText(now),
                                                           ": the others may wait for it");

@@ -24,6 +24,10 @@
 // it), no worker hangs. Where all stand alike, they may wait for a worker on another node: then
 // this node gives that worker's agent a little time to report first.
 //
+// A worker whose process is stopped (state T) goes on only when somebody lets it, so it is to blame
+// before all others, at whatever step. It is overdue by its limit, and without a given one after a
+// minute in that state; no other node is given time to report first.
+//
 // A worker that ended with 0 while others run is named: in a collective they wait for it for ever.
 //
 // Only this machine's monotonic clock counts. A gap between two looks (the agent was stopped, the
@@ -67,7 +71,8 @@ struct WorkerReading {
   int64_t memory_bytes = 0;
   int64_t memory_peak_bytes = 0;
   int place = 0;
-  int pid = 0;  // of the process that tells, as it sees itself
+  int pid = 0;              // of the process that tells, as it sees itself
+  bool is_stopped = false;  // the kernel says so (state T), by SIGSTOP say; no debugger's stop
 };
 
 struct HangVerdict {
@@ -104,7 +109,8 @@ class HangDetector {
  private:
   struct Worker {
     WorkerReading last;
-    MonotonicTime since;          // silent since
+    MonotonicTime since;                         // silent since
+    std::optional<MonotonicTime> stopped_since;  // the first look that found it stopped
     bool is_sample_good = false;  // since the last finished step: no gap, no other phase
     bool has_risen = false;       // its step, in this epoch
     int64_t finished = 0;         // looks in this epoch that found steps finished
@@ -126,12 +132,18 @@ class HangDetector {
 
   void Update(int local_rank, const WorkerReading& reading, bool after_gap, MonotonicTime now);
   void Learn(int local_rank, const std::string& phase, absl::Duration duration);
+  void NoteState(Worker& worker, const WorkerReading& reading, MonotonicTime now);
+  // The workers of the lowest step, when all of them are overdue; else none.
+  std::vector<int> Laggards(bool all_alike, MonotonicTime now) const;
+  bool IsStoppedTooLong(int local_rank, const Worker& worker, MonotonicTime now) const;
   void BridgeGap(absl::Duration gap, MonotonicTime now);
   void NoteNews(MonotonicTime now);
   // "rank 1 (after step 30, 5 s ago)": the workers that ended with 0.
   std::string EndedText(MonotonicTime now) const;
   // nullptr when nothing is known of the worker's present phase.
   const Learnt* LearntOf(int local_rank, const Worker& worker) const;
+  // What a person gave for the worker's phase; zero: nothing.
+  absl::Duration GivenLimit(const Worker& worker) const;
   Limit LimitOf(int local_rank, const Worker& worker) const;
   Limit AutomaticLimit(int local_rank, const Worker& worker) const;
   Limit UnseenLimit(int local_rank, const Worker& worker) const;

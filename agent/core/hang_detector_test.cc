@@ -81,6 +81,64 @@ TEST_CASE("a worker that ended with 0 is named where others may wait for it, and
   CHECK_THAT(story.Pass(absl::Seconds(60)), !Contains("ended"));
 }
 
+TEST_CASE("a stopped process is to blame before workers that stand where it stands") {
+  Story story(Given({}, absl::Seconds(30), {}), 4);
+  for (int local_rank = 0; local_rank < 4; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  story.readings[3].is_stopped = true;
+  CHECK(story.Pass(absl::Seconds(29)).empty());
+  CHECK(story.Pass(absl::Seconds(2)) ==
+        "hang: no step for 31 s (limit 30 s), phase step, step 31; its process has been stopped by "
+        "a signal (state T) for 29 s; the others here: ranks 4,5,6 at step 31 (step)");
+  CHECK(story.blamed == 3);
+}
+
+TEST_CASE("a stopped process is to blame before a worker that is behind it") {
+  Story story(Given({}, absl::Seconds(30), {}), 2);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  story.Tell(1, 32);
+  story.readings[1].is_stopped = true;
+  CHECK_THAT(story.Pass(absl::Seconds(40)), Contains("state T"));
+  CHECK(story.blamed == 1);
+}
+
+TEST_CASE("without a given limit a process may be stopped for a minute, and its page may be old") {
+  HangLimits limits;
+  limits.automatic = true;
+  Story story(limits, 2);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  CHECK(story.Pass(absl::Minutes(10)).empty());
+  story.readings[1].is_stopped = true;
+  CHECK(story.Pass(absl::Seconds(50)).empty());
+  story.readings[1].is_stopped = false;
+  CHECK(story.Pass(absl::Seconds(50)).empty());
+  story.readings[1].is_stopped = true;
+  CHECK(story.Pass(absl::Seconds(60)).empty());
+  CHECK_THAT(story.Pass(absl::Seconds(3)), Contains("(limit 60 s, of a stopped process)"));
+  CHECK(story.blamed == 1);
+}
+
+TEST_CASE("the node of a stopped process does not wait for another node to report first") {
+  Story story(Given({}, absl::Seconds(100), {}), 4);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  Story neighbour = story;
+  story.readings[1].is_stopped = true;
+  CHECK(story.Pass(absl::Seconds(99)).empty());
+  CHECK_FALSE(story.Pass(absl::Seconds(2)).empty());
+  CHECK(neighbour.Pass(absl::Seconds(110)).empty());
+}
+
+TEST_CASE("where hangs are not looked for a process may be stopped for ever") {
+  Story story(Given({}, {}, {}), 2);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  story.readings[1].is_stopped = true;
+  CHECK(story.Pass(absl::Hours(10)).empty());
+}
+
 TEST_CASE("nobody is said to wait for a worker that ended with 0 while the others make steps") {
   Story story(Given({}, absl::Seconds(30), {}), 2);
   for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);

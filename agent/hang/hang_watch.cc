@@ -152,7 +152,10 @@ std::map<int, WorkerReading> HangWatch::Readings() const {
 void HangWatch::OnTime() {
   // While paused there are no looks; the next look bridges the gap.
   if (is_paused_ || is_blamed_by_another_) return;
-  const std::map<int, WorkerReading> readings = Readings();
+  std::map<int, WorkerReading> readings = Readings();
+  for (auto& [local_rank, reading] : readings) {
+    reading.is_stopped = IsStopped(TellingProcess(pids_.at(local_rank), reading.pid));
+  }
   verdict_ = detector_.Look(readings, Clock::Real().Now());
   if (const std::string news = detector_.TakeNews(); !news.empty()) Log(news);
   if (!verdict_.has_value() || dump_ != nullptr) return;

@@ -128,6 +128,10 @@ bool IsTraced(pid_t pid) {
   return !tracer.empty() && tracer != "0";
 }
 
+bool IsStopped(pid_t pid) {
+  return absl::StartsWith(StatusField(absl::StrCat("/proc/", pid), "State"), "T");
+}
+
 pid_t TellingProcess(pid_t worker, pid_t told) {
   int pid = told;
   for (int i = 0; i < kMostWrappers && pid > 1 && pid != worker; ++i) {

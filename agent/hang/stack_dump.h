@@ -29,6 +29,9 @@ std::vector<std::string> KernelView(int global_rank, pid_t pid);
 // Whether a debugger is attached to the process.
 bool IsTraced(pid_t pid);
 
+// Whether a signal has stopped the process (state T). A debugger's stop is another state.
+bool IsStopped(pid_t pid);
+
 // The process that tells a worker's progress. A worker may be a wrapper (a shell, `uv run`) around
 // it: then `told`, the number that the process tells of itself, is a descendant of `worker`. Any
 // other number (0, or one of another container) means the worker itself.

@@ -29,6 +29,8 @@ constexpr char kSure[] = "sure";
 constexpr char kLikely[] = "likely";
 constexpr char kGuess[] = "a guess";
 
+// Of a hang, by the agent's look at the worker's process.
+constexpr char kStoppedBySignal[] = "has been stopped by a signal (state T)";
 constexpr char kTraceback[] = "Traceback (most recent call last)";
 
 // Where words count.
@@ -269,6 +271,7 @@ Verdict JudgeFailure(const WorkerFailure& failure) {
     return verdict;
   }
   if (IsHang(failure)) {
+    if (absl::StrContains(failure.why, kStoppedBySignal)) return Of("kill", kLikely, failure.why);
     // A rank that ended before the others, and that they wait for.
     if (absl::StrContains(failure.why, "ended with 0")) return Of("code", kLikely, failure.why);
     const bool may_wait = absl::StrContains(failure.why, "it may wait for another rank");

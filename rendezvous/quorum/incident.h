@@ -1,7 +1,8 @@
 // PURE. The report of an epoch that broke: what happened, and who or what is to blame.
 //
 //   kill      SIGKILL that the kernel did not send for want of memory; SIGTERM, SIGINT, SIGHUP or
-//             SIGQUIT that no agent sent; a node that left after a signal. Sure to likely
+//             SIGQUIT that no agent sent; a worker that hangs because a signal has stopped its
+//             process (SIGSTOP, state T); a node that left after a signal. Sure to likely
 //   node      the kernel killed it, or a process of its, for want of memory; an error of the GPU
 //             (Xid), hardware that the kernel calls broken, ECC; a node that left as unfit (a
 //             health check failed, no worker can be started); the connection to the node's agent

@@ -108,6 +108,10 @@ TEST_CASE("what is left of a traceback is one, and a stack of a hang is none") {
   CHECK(Told(hang).substr(0, 13) == "code, a guess");
   hang.why += "; ended with 0: rank 1 (after step 30, 5 s ago): the others may wait for it";
   CHECK(Told(hang).substr(0, 12) == "code, likely");
+  hang.why =
+      "hang: no step for 31 s, phase step, step 17; its process has been stopped by a signal "
+      "(state T) for 31 s; the others here: rank 1 at step 17 (step)";
+  CHECK(Told(hang).substr(0, 12) == "kill, likely");
 }
 
 TEST_CASE("a report keeps the innermost frames of a stack, and the end of all else") {

@@ -76,6 +76,16 @@ class EtcdChaosTest(EtcdTestCase):
         os.kill(self.random.choice([pid for epoch, _, pid in self.worker_starts() if epoch == self.epochs]), signal.SIGKILL)
         self.epochs += 1
 
+    def fill_up_etcd(self):
+        """Nothing is decided meanwhile, and nobody who does not lead can lead."""
+        self.fill_etcd()
+        if self.random.random() < 0.7:
+            self.kill_worker()
+        if self.random.random() < 0.3:
+            self.kill_any_daemon()
+        time.sleep(self.random.uniform(0, LEASE_S))
+        self.make_room_in_etcd()
+
     def kill_worker_and_leader(self):
         port = self.leading()
         self.kill_worker()
@@ -106,12 +116,12 @@ class EtcdChaosTest(EtcdTestCase):
         self.assertEqual(len(terms), len(set(terms)), "no two daemons lead in one term")
 
     def test_random_deeds(self):
-        self.start_etcd()
+        self.start_etcd(3, "--quota-backend-bytes", str(16 << 20))
         self.start_daemons(lease_s=LEASE_S)
         self.start_agents("--max-restarts", 100000)
         self.epochs = 1
         deeds = [self.kill_leader, self.end_leader, self.kill_any_daemon, self.pause_leader, self.pause_member, self.kill_member,
-                 self.set_clock, self.kill_worker, self.kill_worker_and_leader]
+                 self.set_clock, self.kill_worker, self.kill_worker_and_leader, self.fill_up_etcd]
         for number in range(DEEDS):
             wait_until(self.is_calm, 60, lambda: f"calm after deed {number}: {self.terms()} {self.worker_starts()[-8:]} "
                        + "".join(self.output(process)[-1500:] for process in [*self.daemons.values(), *self.agents]))

@@ -3,7 +3,8 @@
 The two devices add in another order, so figures differ a little. Losses are about 5.5, norms of gradients about 2. In fp32 a unit in the last
 place of such a loss is 5e-7; a mean over 120 tokens shows far less of it (1e-8 was seen in losses, 1e-7 in norms, over five steps).
 FP32_DELTA is two units. In bf16 a unit in the last place of an activation is 2^-8 of it, and a sum that is rounded to the other side
-moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
+moves it by as much: 1e-4 was seen in losses, 4e-4 in norms. Muon makes whole steps of gradients that are small, and so of their rounding: 5e-7 was
+seen in norms, over five steps.
 """
 
 import json
@@ -19,6 +20,7 @@ from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, CONVENED, Con
 EMULATED_TRAIN = "tests/e2e/convene_train_emulated"
 STEPS = 5
 FP32_DELTA = 1e-6
+MUON_DELTA = 1e-5
 BF16_DELTA = 2e-3
 
 
@@ -52,6 +54,15 @@ class EmulatedGpuTest(ConveneTestCase):
         # The same bits whatever order threads and streams run in, op by op or as graphs.
         again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
         self.assertEqual(again, on_gpu)
+
+    def test_experts_latents_sinks_and_muon_learn_on_a_gpu_what_they_learn_on_a_cpu(self):
+        for model, optimizer, delta in (("moe-tiny", "adamw", FP32_DELTA), ("mla-tiny", "muon", MUON_DELTA), ("gpt-oss-tiny", "muon", MUON_DELTA)):
+            with self.subTest(model):
+                common = {"model": model, "optimizer": optimizer, "precision": "fp32"}
+                on_cpu = self.train(CONVENE_TRAIN, f"{model}-cpu", device="cpu", **common)
+                self.assertLess(on_cpu[-1][0], on_cpu[0][0] - 0.1)
+                on_gpu = self.train(EMULATED_TRAIN, f"{model}-gpu", order="random", device="cuda", **common)
+                self.assert_close(on_cpu, on_gpu, delta)
 
     def test_a_start_takes_the_choices_that_an_earlier_one_timed_and_gives_the_same_bits(self):
         def train(name, fastest, **changes):

@@ -159,21 +159,13 @@ class EtcdTest(EtcdTestCase):
         self.start_etcd(1, "--quota-backend-bytes", str(16 << 20))
         self.start_daemons(count=1, lease_s=4)
         self.start_agents("--max-restarts", 1)
-        filler = base64.b64encode(b"x" * (1 << 20)).decode()
-        key = base64.b64encode(b"filler").decode()
-        for _ in range(40):
-            if self.ask_etcd(0, "kv/put", {"key": key, "value": filler}) is None:
-                break
+        self.fill_etcd()
         os.kill(self.first_starts[0][2], signal.SIGKILL)
         daemon = self.daemons[self.ports[0]]
         wait_until(lambda: "etcd takes no more" in self.output(daemon), 20, lambda: f"the daemon says it: {self.output(daemon)}")
         time.sleep(2)
         self.assertEqual(self.worker_starts(), self.first_starts, "nothing is decided that is not stored")
-        status = self.ask_etcd(0, "maintenance/status", {})
-        self.ask_etcd(0, "kv/compaction", {"revision": status["header"]["revision"], "physical": True}, 20)
-        self.ask_etcd(0, "maintenance/defragment", {}, 20)
-        self.ask_etcd(0, "maintenance/alarm",
-                      {"action": "DEACTIVATE", "memberID": status["header"]["member_id"], "alarm": "NOSPACE"}, 20)
+        self.make_room_in_etcd()
         wait_until(lambda: len(self.worker_starts()) == 8, 30, lambda: f"the restart that was decided: {self.output(daemon)}")
         self.assertIn("the journal is written again", self.output(daemon))
         self.assertEqual(len(self.terms()), 1)

@@ -1,6 +1,6 @@
 """EleutherAI's lm-evaluation-harness measures a model through `convene generate --serve`, as transformers does.
 
-CONVENE_LM_EVAL names the folder that has it (pip install --target FOLDER "lm_eval[api]==0.4.13").
+Needs it in the environment of tests: tools/torch_environment --transformers and --libraries.
 """
 
 import json
@@ -19,15 +19,15 @@ TRAIN = "worker_runtime/trainer/convene-train"
 
 def setUpModule():
     need_torch()
-    if not os.environ.get("CONVENE_LM_EVAL"):
-        why = "SKIPPED: CONVENE_LM_EVAL names no folder with lm_eval"
+    if not os.path.exists(torch_environment.LM_EVAL):
+        why = f"SKIPPED: no lm_eval in {torch_environment.LM_EVAL} (tools/torch_environment --libraries brings it)"
         print(why, flush=True)
         raise unittest.SkipTest(why)
 
 
 class LmEvalTest(TorchTestCase):
     def script_says(self, *arguments):
-        return self.finish(self.start_torch(torch_environment.PYTHON, find_program(SCRIPT), *arguments, PYTHONPATH=os.environ["CONVENE_LM_EVAL"]), 300)
+        return self.finish(self.start_torch(torch_environment.PYTHON, find_program(SCRIPT), *arguments, PYTHONPATH=torch_environment.LM_EVAL), 300)
 
     def measured(self, folder, work):
         path = os.path.dirname(os.path.abspath(find_program(TRAIN))) + ":" + os.environ["PATH"]

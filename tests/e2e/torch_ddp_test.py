@@ -74,6 +74,12 @@ class TorchDdpTest(TorchTestCase):
             "--master_addr", "127.0.0.1", "--master_port", port, "--max_restarts", RESTARTS]
             for rank in (0, 1)], crash_rank=1), 2)
 
+    def test_two_nodes_behind_a_locked_door(self):
+        port, lock = free_port(), self.lock()
+        self.check_recovered(self.train("locked", [[
+            CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "locked", *lock, "--max-restarts", RESTARTS]
+            for _ in range(2)], crash_rank=1), 2)
+
     def test_four_nodes_meet_at_an_endpoint(self):
         port = free_port()
         self.check_recovered(self.train("four", [[

@@ -68,6 +68,10 @@ class TorchStaticTest(TorchTestCase):
         self.check_forms(["tcp://localhost:{port}"], ["--rdzv-endpoint", "localhost:{port}"], attempts=1,
                          TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
+    def test_behind_a_locked_door_too(self):
+        self.check_forms(["store", "tcp://127.0.0.1:{port}", "env://"],
+                         ["--master-addr", "127.0.0.1", "--master-port", "{port}", *self.lock()], attempts=2)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,8 @@
 usage: transformers_script.py make FOLDER        writes a folder for each family, FOLDER/FAMILY, in float32
        transformers_script.py compare A B ...    of each pair a line of JSON: both load without a word; how far their logits are apart, and
                                                  whether their tensors are the same
+       transformers_script.py generate FILE N A ...    of each folder a line of JSON: the N ids that follow each list of ids in the JSON file,
+                                                 greedily, and the least distance between the best two scores of a step
        transformers_script.py choices FOLDER FILE    writes questions with endings, and tells how many the model answers right
 """
 
@@ -109,6 +111,20 @@ def compare(*paths):
         print(json.dumps({'logits': (logits[0] - logits[1]).abs().max().item(), 'same': same}))
 
 
+def generate(path, new_tokens, *folders):
+    with open(path, encoding='ascii') as file:
+        prompts = json.load(file)
+    for folder in folders:
+        model, said, distances = load(folder), [], []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=int(new_tokens), eos_token_id=None, pad_token_id=0,
+                                 output_scores=True, return_dict_in_generate=True)
+            said.append(out.sequences[0, len(prompt):].tolist())
+            distances += [float(-score[0].topk(2).values.diff()) for score in out.scores]
+        print(json.dumps({'tokens': said, 'distance': min(distances)}))
+
+
 def questions():
     """60 questions of random tokens with endings of unlike lengths."""
     numbers = torch.Generator().manual_seed(9)
@@ -148,4 +164,4 @@ def choices(folder, path):
 
 
 if __name__ == '__main__':
-    {'make': make, 'compare': compare, 'choices': choices}[sys.argv[1]](*sys.argv[2:])
+    {'make': make, 'compare': compare, 'generate': generate, 'choices': choices}[sys.argv[1]](*sys.argv[2:])

@@ -1,6 +1,6 @@
 """Folders of Hugging Face's transformers, 4 and 5: imported, trained from, exported, loaded again; of each family.
 
-CONVENE_TRANSFORMERS names folders with other versions to test (pip install --target FOLDER transformers==4.57.6), with ':' between them.
+Needs transformers in the environment of tests: tools/torch_environment --transformers. tools/nightly tests both versions.
 """
 
 import glob
@@ -16,29 +16,44 @@ from tests.support.torch_testing import CONVENE, TorchTestCase, need_torch
 TRAIN = "worker_runtime/trainer/convene-train"
 SCRIPT = "tests/e2e/transformers_script.py"
 STEPS = 5
+FIRST_LETTER = 0x4e00
+# Beside the window of families that have one, which is 7.
+PROMPTS = [[(7 + 31 * i * i + length) % 256 for i in range(length)] for length in (1, 5, 19)]
+NEW_TOKENS = 24
 
 
 def setUpModule():
     need_torch()
-    if not libraries():
-        why = f"SKIPPED: no transformers in {torch_environment.VENV}, and no CONVENE_TRANSFORMERS"
+    if not glob.glob(f"{torch_environment.VENV}/lib/python3*/site-packages/transformers"):
+        why = f"SKIPPED: no transformers in {torch_environment.VENV} (tools/torch_environment --transformers brings it)"
         print(why, flush=True)
         raise unittest.SkipTest(why)
 
 
-def libraries():
-    """For PYTHONPATH; "" is the environment's own."""
-    own = [""] if glob.glob(f"{torch_environment.VENV}/lib/python3*/site-packages/transformers") else []
-    return own + [path for path in os.environ.get("CONVENE_TRANSFORMERS", "").split(":") if path]
+def text_of(ids):
+    return "".join(chr(FIRST_LETTER + one) for one in ids)
+
+
+def write_letters(path):
+    """A tokenizer of 256 letters, each a token: every answer is a text, and shows its ids."""
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"},
+                   "model": {"type": "BPE", "vocab": {text_of([one]): one for one in range(256)}, "merges": []}}, f)
 
 
 class TransformersTest(TorchTestCase):
     def run_to_end(self, program, *arguments, **environment):
         return self.finish(self.start_torch(program, *arguments, **environment), 300)
 
-    def script_says(self, library, *arguments):
-        variables = {"PYTHONPATH": library} if library else {}
-        return self.run_to_end(torch_environment.PYTHON, find_program(SCRIPT), *arguments, **variables)
+    def script_says(self, *arguments):
+        return self.run_to_end(torch_environment.PYTHON, find_program(SCRIPT), *arguments)
+
+    def make(self, name):
+        """A folder with one of each family."""
+        self.script_says("make", self.path(name))
+        folders = [os.path.join(self.path(name), family) for family in sorted(os.listdir(self.path(name)))]
+        self.assertEqual(len(folders), 20)
+        return folders
 
     def train(self, folder, name, *flags, ranks=1):
         """Trains from the folder; the losses."""
@@ -63,38 +78,53 @@ class TransformersTest(TorchTestCase):
         self.export(self.path(job), folder + ".trained")
 
     def test_each_family_goes_in_and_comes_out(self):
-        for number, library in enumerate(libraries()):
-            base = self.path(f"made{number}")
-            self.script_says(library, "make", base)
-            folders = [os.path.join(base, family) for family in sorted(os.listdir(base))]
-            self.assertEqual(len(folders), 20)
-            for folder in folders:
-                self.through_convene(folder)
-            pairs = [path for folder in folders for end in (".again", ".trained") for path in (folder, folder + end)]
-            said = [json.loads(line) for line in self.script_says(library, "compare", *pairs).splitlines() if line.startswith("{")]
-            self.assertEqual(len(said), 2 * len(folders))
-            for folder, again, trained in zip(folders, said[::2], said[1::2]):
-                self.assertTrue(again["same"], folder)
-                self.assertLess(again["logits"], 1e-5, folder)
-                self.assertFalse(trained["same"], folder)
-                self.assertGreater(trained["logits"], 1e-3, folder)
+        folders = self.make("made")
+        for folder in folders:
+            self.through_convene(folder)
+        pairs = [path for folder in folders for end in (".again", ".trained") for path in (folder, folder + end)]
+        said = [json.loads(line) for line in self.script_says("compare", *pairs).splitlines() if line.startswith("{")]
+        self.assertEqual(len(said), 2 * len(folders))
+        for folder, again, trained in zip(folders, said[::2], said[1::2]):
+            self.assertTrue(again["same"], folder)
+            self.assertLess(again["logits"], 1e-5, folder)
+            self.assertFalse(trained["same"], folder)
+            self.assertGreater(trained["logits"], 1e-3, folder)
+
+    def test_each_family_goes_on_with_a_text_as_transformers_does(self):
+        folders = self.make("asked")
+        write_letters(self.path("tokenizer.json"))
+        with open(self.path("prompts.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"prompt": text_of(prompt)}) + "\n" for prompt in PROMPTS)
+        with open(self.path("prompts.json"), "w", encoding="ascii") as f:
+            json.dump(PROMPTS, f)
+        said = self.script_says("generate", self.path("prompts.json"), NEW_TOKENS, *folders)
+        said = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        self.assertEqual(len(said), len(folders))
+        for folder, wanted in zip(folders, said):
+            with self.subTest(family=os.path.basename(folder)):
+                # Else the choice would be a matter of rounding.
+                self.assertGreater(wanted["distance"], 1e-4)
+                answers = self.path("answers.jsonl")
+                self.run_to_end(CONVENE, "generate", "--model", folder, "--tokenizer", self.path("tokenizer.json"), "--device", "cpu", "--prompts",
+                                self.path("prompts.jsonl"), "--output", answers, "--max-new-tokens", NEW_TOKENS, "--ignore-end",
+                                PATH=f"{os.path.dirname(os.path.abspath(find_program(TRAIN)))}:{os.environ['PATH']}")
+                with open(answers, encoding="utf-8") as f:
+                    self.assertEqual([json.loads(line)["text"] for line in f], [text_of(ids) for ids in wanted["tokens"]])
 
     def test_two_layouts_begin_with_one_loss(self):
-        base = self.path("layouts")
-        self.script_says(libraries()[0], "make", base)
+        self.make("layouts")
         for family in ("llama", "gpt2", "phi3", "qwen3_moe", "gpt_oss"):
-            folder = os.path.join(base, family)
+            folder = self.path(f"layouts/{family}")
             alone = self.train(folder, family + ".1")
             for flags in (["--tp-size", 2], ["--pp-size", 2], ["--zero-stage", 3]):
                 both = self.train(folder, f"{family}{flags[0]}", *flags, ranks=2)
                 self.assertLess(abs(alone[0] - both[0]), 1e-5)
 
     def test_as_many_questions_are_answered_right_as_by_pytorch(self):
-        base = self.path("asked")
-        self.script_says(libraries()[0], "make", base)
+        self.make("asked")
         for family in ("llama", "gpt_oss"):
-            folder = os.path.join(base, family)
-            wanted = json.loads(self.script_says(libraries()[0], "choices", folder, self.path("choices.bin")).splitlines()[-1])
+            folder = self.path(f"asked/{family}")
+            wanted = json.loads(self.script_says("choices", folder, self.path("choices.bin")).splitlines()[-1])
             said = self.run_to_end(CONVENE, "evaluate", "--model", folder, "--device", "cpu", "--choices", self.path("choices.bin"),
                                    PATH=f"{os.path.dirname(find_program(TRAIN))}:{os.environ['PATH']}")
             found = re.search(r"60 questions, right (\S+) by the loss of an ending \(acc\), (\S+) by", said)

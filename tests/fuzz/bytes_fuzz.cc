@@ -31,12 +31,16 @@
 #include "agent/hang/progress_page.h"
 #include "agent/hang/timer_table.h"
 #include "agent/output/error_record.h"
+#include "launcher/cluster/host_list.h"
 #include "launcher/command_table.h"
 #include "launcher/flags.h"
 #include "launcher/job_spec.h"
+#include "launcher/launch/hostfile.h"
+#include "launcher/launch/task.h"
 #include "launcher/rendezvous_conf.h"
 #include "proto/journal.pb.h"
 #include "rendezvous/attend/job_table.h"
+#include "rendezvous/etcd/ledger.h"
 #include "rendezvous/journal/file_journal.h"
 #include "rendezvous/journal/record_wire.h"
 #include "rendezvous/net/service_records.h"
@@ -45,6 +49,7 @@
 #include "rendezvous/web/http_request.h"
 #include "rendezvous/wire/status_json.h"
 #include "rendezvous/wire/wire.h"
+#include "tests/fuzz/script.h"
 #include "tests/sim/counters.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
@@ -68,28 +73,6 @@ using rendezvous::Job;
 using rendezvous::JobTable;
 using rendezvous::MemberId;
 using rendezvous::Outbox;
-
-// Takes the input apart.
-class Script {
- public:
-  explicit Script(absl::string_view bytes) : bytes_(bytes) {}
-
-  bool empty() const { return bytes_.empty(); }
-  uint8_t Byte() {
-    const auto byte = bytes_.empty() ? uint8_t{0} : static_cast<uint8_t>(bytes_[0]);
-    bytes_.remove_prefix(std::min<size_t>(1, bytes_.size()));
-    return byte;
-  }
-  absl::string_view Piece(size_t length) {
-    const absl::string_view piece = bytes_.substr(0, length);
-    bytes_.remove_prefix(piece.size());
-    return piece;
-  }
-  absl::string_view Rest() { return Piece(bytes_.size()); }
-
- private:
-  absl::string_view bytes_;
-};
 
 // The folder lies in memory, not on the disk.
 std::string TestFolder() {
@@ -504,10 +487,88 @@ void ReadServices(Script script) {
   }
 }
 
+// No host that a list names is an option of ssh.
+void CheckHosts(const std::vector<launcher::LaunchHost>& hosts) {
+  for (const launcher::LaunchHost& host : hosts) {
+    CONVENE_CHECK(!launcher::HostOf(host).empty() && host.name[0] != '-');
+  }
+}
+
+// Lists of hosts: a file's, LSF's, Slurm's, and a choice of the first.
+void ReadHosts(Script script) {
+  const std::string choice(script.Piece(script.Byte()));
+  const std::string text(script.Rest());
+  if (const auto hosts = launcher::ParseLsfHosts(text); hosts.ok()) CheckHosts(*hosts);
+  if (const auto names = launcher::ExpandHostList(text); names.ok()) {
+    CONVENE_CHECK(names->size() <= launcher::kMostHosts);
+  }
+  const auto hosts = launcher::ParseHostfile(text, "hosts");
+  if (!hosts.ok()) return;
+  CheckHosts(*hosts);
+  for (const bool includes : {true, false}) {
+    const auto chosen = launcher::ChooseHosts(
+        *hosts, {.include = includes ? choice : "", .exclude = includes ? "" : choice});
+    CONVENE_CHECK(!chosen.ok() || (!chosen->empty() && chosen->size() <= hosts->size()));
+  }
+}
+
+// A task of `convene launch`, in two pieces: what is read is written as the same bytes. And the
+// lines that come back.
+void ReadTask(Script script) {
+  const size_t first = script.Byte();
+  const std::string text(script.Rest());
+  launcher::HeartbeatFilter filter;
+  const std::string lines =
+      filter.Add(text.substr(0, first)) + filter.Add(text.substr(std::min(first, text.size())));
+  launcher::ReadNews(lines + filter.End());
+  launcher::TaskReader reader;
+  size_t taken = 0;
+  for (const absl::string_view piece :
+       {absl::string_view(text).substr(0, first),
+        absl::string_view(text).substr(std::min(first, text.size()))}) {
+    if (reader.task().has_value()) break;
+    const auto count = reader.Add(piece);
+    if (!count.ok()) return;
+    CONVENE_CHECK(*count <= piece.size());
+    taken += *count;
+  }
+  if (!reader.task().has_value()) return;
+  launcher::TaskReader again;
+  CONVENE_CHECK(again.Add(launcher::EncodeTask(*reader.task())).ok());
+  CONVENE_CHECK(again.task() == reader.task() && taken <= text.size());
+}
+
+// What etcd has under the daemon's prefix, as another program may have left it: pairs of a key and
+// a value. It is refused, or a daemon can write all of it again.
+void ReadLedger(Script script) {
+  const rendezvous::etcd::Place place;
+  std::vector<etcdserverpb::KeyValue> found;
+  while (!script.empty() && found.size() < 64) {
+    etcdserverpb::KeyValue pair;
+    const uint8_t kind = script.Byte();
+    pair.set_key(
+        absl::StrCat(kind % 2 == 0 ? place.jobs() : place.parts(), script.Piece(script.Byte())));
+    pair.set_value(std::string(script.Piece(script.Byte())));
+    found.push_back(std::move(pair));
+  }
+  rendezvous::etcd::Ledger ledger(place, 7, 3);
+  const auto records = ledger.Load(found);
+  if (!records.ok()) return;
+  for (const rendezvous::v1::JobRecord& record : *records)
+    ledger.Want(record.founder().job_id(), record);
+  while (!ledger.is_settled()) {
+    etcdserverpb::TxnResponse applied;
+    ledger.Next();
+    applied.set_succeeded(true);
+    CONVENE_CHECK(ledger.Answered(applied).ok());
+  }
+}
+
 using Reader = void (*)(Script);
 constexpr Reader kReaders[] = {ReadPort,      ReadJournal,     ReadRecord, ReadMessages, ReadPages,
                                ReadErrorFile, ReadCommandLine, ReadConf,   ReadStatus,   ReadTimers,
-                               ReadSchedule,  ReadTokenFiles,  ReadBlend,  ReadServices};
+                               ReadSchedule,  ReadTokenFiles,  ReadBlend,  ReadServices, ReadHosts,
+                               ReadTask,      ReadLedger};
 
 }  // namespace
 }  // namespace convene

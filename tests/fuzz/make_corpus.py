@@ -22,6 +22,11 @@ def texts(*values: bytes) -> bytes:
     return struct.pack('<Q', len(values)) + b''.join(map(text, values))
 
 
+def launch_task(variables, arguments) -> bytes:
+    body = b''.join(word + b'\0' for word in [b'30000', b'n1', b'/tmp', str(len(variables)).encode(), *variables, *arguments])
+    return b'convene-launch-2 %d\n' % len(body) + body
+
+
 VALIDATE = b'\0' + struct.pack('<I', 0x3C85F7CE)
 K, V, Q = text(b'/k'), text(b'v'), text(b'/q')
 ONE = struct.pack('<q', 1)
@@ -120,6 +125,7 @@ TALKS = {
 }
 RECORD = message({1: hello(b'node0'), 2: 2, 4: 1, 5: 1, 6: message({1: b'node0', 2: 1.0, 3: -1, 4: 1, 5: 500, 9: 1}), 7: message({2: 1, 4: 1}), 8: 1,
                   13: 0, 16: message({1: 1}), 18: 1, 23: message({1: b'node0', 2: -1, 3: 1, 4: 5, 5: 1, 6: 30000, 7: b'why'})})
+STORED_JOB = message({1: 1, 2: message({1: hello(b'node0')})})
 PAGE = b'CONVPRG1' + struct.pack('<QqQII', 2, 5, 3600 * 10**9, 63, 0) + b'step'.ljust(24, b'\0') + struct.pack('<7QdII', *range(10, 17), 2.5, 1, 0)
 
 
@@ -176,6 +182,11 @@ READ = {
     'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
                      + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 8376124999220038186'),
     'services': (13, service_answer()),
+    'hosts_file': (14, b'\x03n2:' + b'# ours\nn1 slots=2\nuser@n2 slots=8 max_slots=9\nn3:1\n'),
+    'hosts_lsf': (14, b'\0n1 4 n2 4'),
+    'hosts_slurm': (14, b'\0node[003-007,9],login'),
+    'task': (15, b'\x05' + launch_task([b'A=b'], [b'--', b'x']) + b'.T'),
+    'ledger': (16, b'\0\1j' + bytes([len(STORED_JOB)]) + STORED_JOB + b'\1\1x\1y'),
     'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),
     'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
     'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),

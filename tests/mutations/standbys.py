@@ -10,6 +10,9 @@ FILE_JOURNAL = 'rendezvous/journal/file_journal.cc'
 FILE_JOURNAL_TEST = '//rendezvous/journal:file_journal_test'
 
 MUTATIONS = [
+    Mutation('a simulated leader speaks until its lease ends by a slow clock', 'tests/sim/sim_daemon.cc',
+             'constexpr absl::Duration kTenureMargin = absl::Seconds(1);', 'constexpr absl::Duration kTenureMargin = absl::Seconds(0);',
+             '//tests/sim:rendezvous_sim_test'),
     Mutation('a leader that says nothing is not left', LINK, 's_.silent_at = HasStandbys() &&', 's_.silent_at = false &&',
              f'{DECIDED} //tests/sim:rendezvous_sim_test'),
     Mutation('a leader of an older term is taken for the leader', 'agent/core/machine.cc', 'welcome->term < s_.term', 'false', DECIDED),

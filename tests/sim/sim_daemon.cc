@@ -19,9 +19,11 @@ constexpr absl::Duration kLazily = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(10);
 constexpr absl::Duration kQuickDisk = absl::Milliseconds(10);
 constexpr absl::Duration kSlowDisk = absl::Seconds(1);
-// The lease of a leader among several daemons, and how much earlier it ends its tenure.
+// The lease of a leader among several daemons, how much earlier it ends its tenure, and how much of
+// that its clock may be slow or fast: real margins and clocks are both smaller.
 constexpr absl::Duration kLeaderLease = absl::Seconds(4);
 constexpr absl::Duration kTenureMargin = absl::Seconds(1);
+constexpr double kClockError = 0.2;
 constexpr absl::Duration kBetweenCampaigns = absl::Seconds(1);
 
 const char* NameOf(const rendezvous::AgentEvent& event) {
@@ -42,7 +44,8 @@ SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, SimMemory* 
     : simulation_(*simulation),
       invariants_(*invariants),
       memory_(*memory),
-      has_standbys_(has_standbys) {
+      has_standbys_(has_standbys),
+      clock_rate_(has_standbys ? 1 - kClockError + 2 * kClockError * simulation_.Fraction() : 1) {
   if (has_standbys_) {
     leads_ = false;
     Campaign();
@@ -54,23 +57,37 @@ SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, SimMemory* 
 void SimDaemon::Campaign() {
   simulation_.After(kBetweenCampaigns * (0.5 + 0.5 * simulation_.Fraction()),
                     [this] { Campaign(); });
-  if (!is_well() || (leads_ && !MayLead())) return;
+  if (!is_well() || (leads_ && !MayLead()) || simulation_.now() < memory_.away_until) return;
   if (!leads_ && memory_.leader != nullptr && simulation_.now() < memory_.leads_until) return;
   if (!leads_) return Lead();
   memory_.leads_until = simulation_.now() + kLeaderLease;
-  tenure_until_ = memory_.leads_until - kTenureMargin;
+  tenure_until_ = EndOfTenure();
 }
 
 void SimDaemon::Lead() {
   // The one before is paused, or its machine is dead: it does not know yet.
   SimDaemon* const before = std::exchange(memory_.leader, this);
+  Expect(before == nullptr || !before->leads_ || simulation_.now() >= before->tenure_until_,
+         "a daemon leads, and the one before may speak still");
   if (before != nullptr && before->leads_) before->LoseAll(/*ends_streams=*/false);
   leads_ = true;
   term_ = ++memory_.term;
   memory_.leads_until = simulation_.now() + kLeaderLease;
-  tenure_until_ = memory_.leads_until - kTenureMargin;
+  tenure_until_ = EndOfTenure();
   simulation_.Note("daemon: leads in term ", term_);
   Start();
+}
+
+MonotonicTime SimDaemon::EndOfTenure() const {
+  return simulation_.now() + (kLeaderLease - kTenureMargin) / clock_rate_;
+}
+
+void SimDaemon::LoseMemory(Simulation* simulation, SimMemory* memory, absl::Duration duration) {
+  simulation->Note("the memory is away for ", absl::FormatDuration(duration));
+  memory->away_until = std::max(memory->away_until, simulation->now() + duration);
+  simulation->At(memory->away_until, [simulation, memory] {
+    memory->leads_until = std::max(memory->leads_until, simulation->now() + kLeaderLease);
+  });
 }
 
 bool SimDaemon::MayLead() {
@@ -84,6 +101,13 @@ void SimDaemon::WhenWell(Happening happen) {
   if (!has_standbys_ || is_well()) return happen();
   simulation_.After(kQuickDisk, [this, life = life_, happen = std::move(happen)] {
     if (life == life_) WhenWell(happen);
+  });
+}
+
+void SimDaemon::WhenMemoryAnswers(Happening happen) {
+  if (!has_standbys_ || (is_well() && simulation_.now() >= memory_.away_until)) return happen();
+  simulation_.After(kQuickDisk, [this, life = life_, happen = std::move(happen)] {
+    if (life == life_) WhenMemoryAnswers(happen);
   });
 }
 
@@ -397,7 +421,7 @@ void SimDaemon::PlanWrite() {
   if (due >= write_planned_) return;
   write_planned_ = due;
   simulation_.At(due, [this, life = life_, due] {
-    if (life == life_ && due == write_planned_) WhenWell([this] { BeginWrite(); });
+    if (life == life_ && due == write_planned_) WhenMemoryAnswers([this] { BeginWrite(); });
   });
 }
 
@@ -407,7 +431,7 @@ void SimDaemon::BeginWrite() {
   memory_.journal->BeginWrite(table_->TakeChanges(Now()));
   const absl::Duration takes = simulation_.Upto(simulation_.Chance(0.05) ? kSlowDisk : kQuickDisk);
   simulation_.After(takes, [this, life = life_, change = table_->last_change()] {
-    if (life == life_) WhenWell([this, change] { EndWrite(change); });
+    if (life == life_) WhenMemoryAnswers([this, change] { EndWrite(change); });
   });
 }
 

@@ -24,13 +24,15 @@ namespace convene::sim {
 class SimDaemon;
 
 // The things that the daemons of a world share: the memory of decisions, and, where they are
-// several, the lease of the one that leads. It stands for etcd, which is always there.
+// several, the lease of the one that leads. It stands for etcd, which is away while it finds a
+// leader of its own (LoseMemory).
 struct SimMemory {
   std::unique_ptr<SimJournal> journal;  // may be null where there is one daemon
   int64_t last_stream = 0;
   int64_t term = 0;             // rises with each leader; 0: there is one daemon
   SimDaemon* leader = nullptr;  // null: nobody, or it resigned
   MonotonicTime leads_until;    // of its lease
+  MonotonicTime away_until;     // it answers no request
 };
 
 // One stream: two ends that may learn of its end at different times, or one of them never. Each
@@ -103,6 +105,9 @@ class SimDaemon {
   int life() const { return life_; }
 
   void Kill(bool whole_machine);
+  // The memory is away for so long. Its next leader gives the lease its full time once more, so
+  // that it outlives what its owner counts with; a write that was under way may have happened.
+  static void LoseMemory(Simulation* simulation, SimMemory* memory, absl::Duration duration);
   // From agents and from the memory, or no longer.
   void Cut(bool is_cut);
   // Ends its lease at once, as a leader does that ends in order; its Kill follows.
@@ -145,8 +150,12 @@ class SimDaemon {
   void LoseAll(bool ends_streams);
   // False, and no longer leading: the tenure is over.
   bool MayLead();
-  // One of several neither writes nor hears of a write while it is paused or cut.
+  // One of several hears of nothing while it is paused or cut.
   void WhenWell(Happening happen);
+  // Nor does it write or hear of a write while the memory is away.
+  void WhenMemoryAnswers(Happening happen);
+  // Until when the leader may speak, whose lease was renewed just now: by its own clock.
+  MonotonicTime EndOfTenure() const;
   void PlanTick();
   // Acts as the real daemon's thread "rdzv-journal", which writes or waits.
   void PlanWrite();
@@ -165,6 +174,9 @@ class SimDaemon {
   bool is_open_ = true;  // it takes connections
   int64_t term_ = 0;
   MonotonicTime tenure_until_;
+  // How fast the clock is by which it counts its tenure; what the table's clock is ahead is another
+  // thing.
+  const double clock_rate_;
   bool is_cut_ = false;
   bool is_machine_down_ = false;
   int life_ = 0;

@@ -22,6 +22,8 @@ constexpr absl::Duration kBackAgain = absl::Seconds(2);
 // Of several daemons.
 constexpr int kStandbys = 3;
 constexpr absl::Duration kLeaseWithStandbys = absl::Seconds(20);
+// What an etcd takes to find a leader.
+constexpr absl::Duration kMemoryAway = absl::Seconds(2);
 // Of a run that is suspended; its processes are continued within kResumed.
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 constexpr absl::Duration kResumed = absl::Milliseconds(500);
@@ -155,8 +157,14 @@ void World::HurtLeader() {
                   [](const std::unique_ptr<SimDaemon>& daemon) { return !daemon->is_well(); });
   invariants_.NoteSettled(hurt.table(), hurt.Faithful());
   const absl::Duration away = simulation_.Upto(kLeaseWithStandbys * 2);
-  const int how = simulation_.Between(0, 4);
-  if (how == 0) {
+  const int how = simulation_.Between(0, 6);
+  // etcd's leader dies at the same time, or alone.
+  if (how >= 5 || simulation_.Chance(0.2)) {
+    SimDaemon::LoseMemory(&simulation_, &memory_, simulation_.Upto(kMemoryAway));
+  }
+  if (how >= 5) {
+    // The leader may give up, and lead again.
+  } else if (how == 0) {
     hurt.Pause(away);
   } else if (how == 1) {
     hurt.Cut(true);

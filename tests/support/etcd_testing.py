@@ -1,5 +1,6 @@
 """Several rendezvous daemons over one etcd, and agents whose workers must notice nothing."""
 
+import base64
 import contextlib
 import json
 import os
@@ -118,6 +119,22 @@ class EtcdTestCase(ConveneTestCase):
             if status and status.get("leader") and status["leader"] == status["header"]["member_id"]:
                 return i + 1
         return 0
+
+    def fill_etcd(self):
+        """Until it takes no more: start_etcd has to have a small --quota-backend-bytes. Old revisions of one key take the room."""
+        filler = base64.b64encode(b"x" * (1 << 20)).decode()
+        key = base64.b64encode(b"filler").decode()
+        for _ in range(40):
+            if self.ask_etcd(0, "kv/put", {"key": key, "value": filler}) is None:
+                return
+
+    def make_room_in_etcd(self):
+        status = self.ask_etcd(0, "maintenance/status", {})
+        self.ask_etcd(0, "kv/compaction", {"revision": status["header"]["revision"], "physical": True}, 20)
+        for i in range(len(self.members)):
+            self.ask_etcd(i, "maintenance/defragment", {}, 20)
+        for alarm in self.ask_etcd(0, "maintenance/alarm", {"action": "GET"}).get("alarms", []):
+            self.ask_etcd(0, "maintenance/alarm", {**alarm, "action": "DEACTIVATE"}, 20)
 
     def journal(self, prefix="convene"):
         return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.etcd_ports_of_daemons or self.etcd_ports) + "/" + prefix

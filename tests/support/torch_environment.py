@@ -4,7 +4,8 @@
 usage: tools/torch_environment [--quiet | --transformers | --libraries]
 Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
 imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers, PEFT and PyTorch Lightning come
-into it as well; with --libraries other programs' clients, such as OpenAI's (openai).
+into it as well; with --libraries other programs' clients, such as OpenAI's (openai), and beside it, each in a folder of its own, what
+would replace a package there: an older transformers, lm-evaluation-harness, a peer of benchmarks.
 
 PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
 the folders of NVIDIA's wheels, then /usr/local/cuda/lib64. With the toolkit installed there, its own 2.5 GB of nvidia-* wheels are left out,
@@ -15,6 +16,7 @@ import fcntl
 import glob
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from typing import Dict
@@ -33,7 +35,12 @@ TRANSFORMERS = 'transformers==5.23.0'
 # Without what they need: that comes with PyTorch and transformers.
 ADDITIONS = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2', 'pytorch-lightning==2.6.6', 'lightning-utilities==0.15.3', 'torchmetrics==1.9.0']
 LIBRARIES = ['openai==3.57.0']
-# NVRx, a peer of benchmarks. In a folder of its own, because PyTorch takes nvidia-ml-py where it finds it; the rest of its needs is in VENV.
+# In folders of their own, for PYTHONPATH.
+TRANSFORMERS_4 = os.path.join(CACHE, 'transformers4')
+OLDER = ['transformers==4.57.6']
+LM_EVAL = os.path.join(CACHE, 'lm_eval')
+HARNESS = ['lm_eval[api]==0.4.13']
+# NVRx, a peer of benchmarks. Not in VENV, because PyTorch takes nvidia-ml-py where it finds it; the rest of its needs is in VENV.
 NVRX = os.path.join(CACHE, 'nvrx')
 PEERS = ['nvidia-resiliency-ext==0.4.1', 'defusedxml==0.7.1', 'nvidia-ml-py==13.615.71', 'psutil==7.2.2']
 INSTALL_LIMIT_S = 15 * 60
@@ -108,13 +115,32 @@ def install_transformers() -> str:
     return done.stdout.strip()
 
 
+def _install_beside(pip, folder: str, *arguments: str) -> None:
+    """Packages in a folder of their own, which is there whole or not at all. A list of what is in it tells whether it is up to date."""
+    content = os.path.join(folder, 'installed.txt')
+    if os.path.exists(content):
+        with open(content, encoding='ascii') as file:
+            if file.read().split() == list(arguments):
+                return
+    part = folder + '.part'
+    shutil.rmtree(part, ignore_errors=True)
+    print(f'installing {" ".join(arguments)} into {folder} (once)', flush=True)
+    _run('pip install', [*pip, '--target', part, *arguments])
+    with open(os.path.join(part, 'installed.txt'), 'w', encoding='ascii') as file:
+        file.write('\n'.join(arguments) + '\n')
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(part, folder)
+
+
 def install_libraries() -> None:
-    """Clients of other programs, and peers of benchmarks. After install_torch. Raises NoTorch."""
+    """Clients of other programs, an older transformers, and peers of benchmarks. After install_torch. Raises NoTorch."""
     with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15']
         _run('pip install', [*pip, *LIBRARIES])
-        _run('pip install', [*pip, '--no-deps', '--upgrade', '--target', NVRX, *PEERS])
+        _install_beside(pip, TRANSFORMERS_4, *OLDER)
+        _install_beside(pip, LM_EVAL, *HARNESS)
+        _install_beside(pip, NVRX, '--no-deps', *PEERS)
 
 
 def main() -> int:
@@ -140,7 +166,7 @@ def main() -> int:
         except NoTorch as error:
             print(f'torch_environment: {error}')
             return 69
-        print(', '.join(LIBRARIES))
+        print(', '.join([*LIBRARIES, *OLDER, *HARNESS, *PEERS]))
     if not arguments:
         print(f'    export LD_LIBRARY_PATH={torch_environment()["LD_LIBRARY_PATH"]}\n'
               f'    {PYTHON} -c "import torch"')

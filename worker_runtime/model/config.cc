@@ -140,6 +140,26 @@ absl::Status ValidateShape(const ModelConfig& config) {
   return ValidateLatents(config);
 }
 
+absl::Status ValidateGroups(const ModelConfig& config) {
+  const ExpertConfig& experts = config.experts;
+  // By whose scores a group is judged.
+  const int judges = config.family->groups_by_best ? 1 : 2;
+  const auto is_legal = [&](int groups) {
+    return experts.count % groups == 0 && (groups == 1 || experts.count / groups >= judges);
+  };
+  if (!is_legal(experts.groups)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts ", experts.count, " cannot stand in ", experts.groups,
+        " groups of equal size, each judged by ", judges, judges == 1 ? " expert" : " experts",
+        "; router_groups can be ", NearestLegal(experts.count, experts.groups, is_legal)));
+  }
+  const int reachable = experts.count / experts.groups * experts.chosen_groups;
+  if (experts.chosen <= reachable) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "experts_per_token ", experts.chosen, " is more than the experts in ", experts.chosen_groups,
+      " of ", experts.groups, " groups; experts_per_token can be at most ", reachable));
+}
+
 absl::Status ValidateExpertRanks(const ModelConfig& config, const Layout& layout) {
   const int experts = config.experts.count;
   const auto is_legal = [&](int ep) {
@@ -181,23 +201,7 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(CheckNotNegative("router_z_loss", experts.z_loss));
   CONVENE_RETURN_IF_ERROR(CheckNotNegative("router_bias_rate", experts.bias_rate));
   CONVENE_RETURN_IF_ERROR(CheckPositive("expert_memory_factor", experts.memory_factor));
-  if (experts.count % experts.groups != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("experts ", experts.count,
-                                                   " must be a multiple of the ", experts.groups,
-                                                   " groups in which the model's router chooses"));
-  }
-  const int reachable = experts.count / experts.groups * experts.chosen_groups;
-  if (experts.chosen > reachable) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("experts_per_token ", experts.chosen, " is more than the ", reachable,
-                     " experts in ", experts.chosen_groups, " of ", experts.groups, " groups"));
-  }
-  if (experts.groups > 1 && !config.family->groups_by_best && experts.count / experts.groups < 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "experts ", experts.count, " are one in each of the ", experts.groups,
-        " groups in which "
-        "the model's router chooses, and a group is judged by two; choose at least twice as many"));
-  }
+  CONVENE_RETURN_IF_ERROR(ValidateGroups(config));
   return ValidateExpertRanks(config, layout);
 }
 

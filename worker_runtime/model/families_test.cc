@@ -8,6 +8,7 @@
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/model/testing/tiny_models.h"
 
 namespace convene::worker {
 namespace {
@@ -81,6 +82,10 @@ TEST_CASE("parameter counts are the published ones") {
     INFO(name);
     CHECK(ParameterCount(Shape(name)) == count);
   }
+}
+
+TEST_CASE("every family has a tiny shape, by which tests go through all families") {
+  CHECK(testing::FamiliesOf(testing::TinyModels()) == testing::FamiliesOf(ModelNames()));
 }
 
 // GLM 4.5 Air is published as 106 billion, without the layer that guesses a token further on.

@@ -13,6 +13,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/model/testing/tiny_models.h"
 #include "worker_runtime/model/testing/whole_store.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/testing/device_array.h"
@@ -212,7 +213,7 @@ TEST_CASE("every parameter's gradient is the slope of the loss", "[once]") {
 const std::vector<int32_t> kPacked = {0, 0, 2, 2, 4, 0, 1, 1, 1, 1};
 
 // The small model with the parts of a family.
-ModelConfig SmallModelOf(const char* named) {
+ModelConfig SmallModelOf(const std::string& named) {
   ModelConfig config = SmallModel(false);
   config.family = NamedModel(named)->family;
   if (config.family->learned_positions) config.positions = kSequenceLength;
@@ -220,7 +221,7 @@ ModelConfig SmallModelOf(const char* named) {
   if (NamedModel(named)->experts.count > 0) {
     config.experts = {.count = 4,
                       // Where all are chosen no small move changes the choice.
-                      .chosen = named == std::string("moe-tiny") ? 2 : 4,
+                      .chosen = named == "moe-tiny" ? 2 : 4,
                       .ffn_size = 8,
                       .shared_ffn_size = config.family->names.shared_up != nullptr ? 8 : 0,
                       .first_dense_layers = 1,
@@ -242,15 +243,9 @@ ModelConfig SmallModelOf(const char* named) {
   }
   return config;
 }
-constexpr const char* kOfFamilies[] = {
-    "qwen2-tiny",       "qwen3-tiny",   "gpt2-tiny",     "mistral-tiny",   "gemma3-tiny",
-    "mla-tiny",         "gemma2-tiny",  "moe-tiny",      "qwen3-moe-tiny", "deepseek-tiny",
-    "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny", "smollm3-tiny",
-    "phi3-tiny",        "granite-tiny", "olmo2-tiny",    "olmo3-tiny"};
-
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
-  for (const char* named : kOfFamilies) {
+  for (const std::string& named : testing::TinyModels()) {
     INFO(named);
     CheckGradients(SmallModelOf(named));
   }

@@ -14,6 +14,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/model/testing/tiny_models.h"
 #include "worker_runtime/weights/testing/hf_folders.h"
 
 namespace convene::worker {
@@ -75,12 +76,7 @@ void CheckRead(const StateSource& source, const ModelConfig& config, const Folde
 }
 
 TEST_CASE("every family's folder is read, by every rank's slices") {
-  for (const std::string name :
-       {"llama-tiny",    "mistral-tiny",     "qwen2-tiny",    "qwen3-tiny",     "gemma2-tiny",
-        "gemma3-tiny",   "gpt2-tiny",        "moe-tiny",      "qwen3-moe-tiny", "mla-tiny",
-        "deepseek-tiny", "deepseek-v2-tiny", "gpt-oss-tiny",  "glm4-moe-tiny",  "qwen2-moe-tiny",
-        "smollm3-tiny",  "phi3-tiny",        "seed-oss-tiny", "granite-tiny",   "olmo2-tiny",
-        "olmo3-tiny"}) {
+  for (const std::string& name : testing::TinyModels()) {
     INFO(name);
     const TempDir dir;
     const ModelConfig config = Small(name);

@@ -5,10 +5,12 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/model/testing/tiny_models.h"
 
 namespace convene::worker {
 namespace {
@@ -33,6 +35,14 @@ TEST_CASE("each field of a case is an axis of its own") {
     INFO(axis.name);
     CHECK(*absl::c_max_element(axis.values) + 1 == static_cast<int>(axis.words.size()));
   }
+}
+
+TEST_CASE("every family of the table is drawn") {
+  std::vector<std::string> drawn;
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    if (axis.field == &LayoutCase::family) drawn.assign(axis.words.begin(), axis.words.end());
+  }
+  CHECK(testing::FamiliesOf(drawn) == testing::FamiliesOf(ModelNames()));
 }
 
 TEST_CASE("seeds give legal cases, the same ones each time") {

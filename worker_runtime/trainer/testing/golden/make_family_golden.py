@@ -267,13 +267,12 @@ def optimizers_of_family(shape: Shape) -> Weights:
     make_golden.initial_weights = lambda shape: split(whole_start(shape))
     make_golden.logits_of = lambda shape, weights, tokens: whole_logits(shape, joined(weights), tokens)
     tokens, targets = make_golden.tokens_and_targets(shape)
-    rounding, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, torch.Tensor.clone
     result = {}
     for name, optimizers_of in make_golden.OPTIMIZERS.items():
-        runs = [make_golden.losses_and_norms(shape, optimizers_of, tokens, targets, dtype) for dtype in (torch.float32, torch.float64)]
+        with make_golden.unrounded_muon():
+            runs = [make_golden.losses_and_norms(shape, optimizers_of, tokens, targets, dtype) for dtype in (torch.float32, torch.float64)]
         for what, single, double in zip(('loss', 'grad_norm'), *runs):
             result |= {f'{what}/{name}': single, f'{what}_spread/{name}': ((single - double) / double).abs().cummax(0).values}
-    torch.Tensor.bfloat16 = rounding
     return result
 
 

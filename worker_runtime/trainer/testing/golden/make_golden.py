@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of golden_test.cc and its neighbours: a small Llama in PyTorch, written from the paper's formulas and not from our code.
 
-usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied, packed, attention and optimizers.safetensors beside this file
+usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied, packed, attention, newton_schulz and optimizers.safetensors beside this file
 (tests/bench/launch_bench.py makes such a Python in ~/.cache/convene/venv.) The files are kept in the repository; make
 them again only when the test asks for something new: another PyTorch may round differently in the last digit.
 
@@ -17,20 +17,26 @@ One file holds, little endian, in safetensors' format:
   gradient_bf16_error/NAME  one double: the norm of (bf16 gradient - gradient/NAME): what plain bf16 loses
 
 optimizers.safetensors: loss/NAME and grad_norm/NAME, (STEPS), of the start, the batches and the model of untied.safetensors, with the optimizers of
-OPTIMIZERS. torch.optim.Muon, which rounds to bf16, computes in float here.
+OPTIMIZERS. torch.optim.Muon, which rounds to bf16, computes in float here (unrounded_muon). loss_bf16/NAME is the same with weights, activations and
+gradients in bf16, master weights in float, and Muon as PyTorch has it.
+
+newton_schulz.safetensors: ROWSxCOLUMNS/given, ROWSxCOLUMNS/out of Newton-Schulz in double, and ROWSxCOLUMNS/bf16_error, one double: the norm of
+(PyTorch's own out - out).
 
 attention.safetensors: the attention of some tokens of a packed row to some others, in double, under the names of ops/attention.h; key head h
 serves the query heads 2 h and 2 h + 1. part0/ and part1/ are the attention to the first and the second half of the keys.
 """
 
+import contextlib
 import json
 import math
 import os
 import struct
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.nn import functional
+from torch.optim import _muon
 
 STEPS, BATCH, SEQUENCE = 50, 4, 24
 ADAM = {'lr': 2e-3, 'betas': (0.9, 0.95), 'eps': 1e-8}
@@ -164,6 +170,10 @@ def adam_of(weights: Weights) -> torch.optim.Optimizer:
                               {'params': [w for w in weights.values() if w.dim() == 1], 'weight_decay': 0.0}], **ADAM)
 
 
+def adam_alone(weights: Weights) -> List[torch.optim.Optimizer]:
+    return [adam_of(weights)]
+
+
 def sgd_of(weights: Weights, **settings: object) -> List[torch.optim.Optimizer]:
     matrices, vectors = ([w for w in weights.values() if w.dim() == axes] for axes in (2, 1))
     return [torch.optim.SGD([{'params': matrices, 'weight_decay': 0.01}, {'params': vectors, 'weight_decay': 0.0}], lr=0.1, **settings)]
@@ -178,6 +188,58 @@ def muon_of(weights: Weights) -> List[torch.optim.Optimizer]:
 
 OPTIMIZERS = {'sgd': lambda weights: sgd_of(weights, momentum=0.9), 'nesterov': lambda weights: sgd_of(weights, momentum=0.9, nesterov=True),
               'plain': lambda weights: sgd_of(weights, momentum=0.0), 'muon': muon_of}
+
+
+def newton_schulz(gradient: torch.Tensor, coefficients: Tuple[float, float, float], steps: int, epsilon: float) -> torch.Tensor:
+    """Keller Jordan's zeropower_via_newtonschulz5 (github.com/KellerJordan/Muon), in the gradient's type and not in bf16."""
+    a, b, c = coefficients
+    is_tall = len(gradient) > len(gradient.T)
+    x = gradient.T if is_tall else gradient
+    x = x / x.norm().clamp(min=epsilon)
+    for _ in range(steps):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.T if is_tall else x
+
+
+NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315), 5, 1e-7)  # torch.optim.Muon's defaults
+
+
+def relative(wrong: torch.Tensor, right: torch.Tensor) -> float:
+    return ((wrong.double() - right.double()).norm() / right.double().norm()).item()
+
+
+@contextlib.contextmanager
+def unrounded_muon() -> Iterator[None]:
+    """torch.optim.Muon computes in the type of the weights. Another PyTorch may call its function otherwise: so the hold on it is proven here, and
+    that what stands in its place is the same function but for rounding."""
+    own = _muon._zeropower_via_newtonschulz  # pylint: disable=protected-access
+    given = torch.randn(24, 16, generator=torch.Generator().manual_seed(11))
+    rounded = own(given, *NEWTON_SCHULZ)
+    assert rounded.dtype == torch.bfloat16 and relative(newton_schulz(given, *NEWTON_SCHULZ), rounded) < 0.02
+    _muon._zeropower_via_newtonschulz = newton_schulz  # pylint: disable=protected-access
+    weight = torch.zeros(24, 16, requires_grad=True)
+    weight.grad = given.clone()
+    torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, adjust_lr_fn='match_rms_adamw').step()
+    expected = -0.2 * math.sqrt(24) * newton_schulz(given.double(), *NEWTON_SCHULZ)
+    assert relative(weight.detach(), expected) < 1e-5, 'torch.optim.Muon still rounds'
+    try:
+        yield
+    finally:
+        _muon._zeropower_via_newtonschulz = own  # pylint: disable=protected-access
+
+
+def newton_schulz_golden() -> Weights:
+    generator = torch.Generator().manual_seed(12)
+    result = {}
+    for rows, columns in ((1, 1), (1, 24), (16, 16), (32, 8), (8, 48), (130, 66)):
+        given = torch.randn(rows, columns, generator=generator)
+        given[:, 0] += 3  # one direction is far above the others, as in gradients
+        out = newton_schulz(given.double(), *NEWTON_SCHULZ)
+        rounded = _muon._zeropower_via_newtonschulz(given, *NEWTON_SCHULZ)  # pylint: disable=protected-access
+        name = f'{rows}x{columns}'
+        result |= {f'{name}/given': given, f'{name}/out': out, f'{name}/bf16_error': (rounded.double() - out).norm().reshape(1)}
+    return result
 
 
 def losses_and_norms(shape: Shape, optimizers_of: Callable[[Weights], List[torch.optim.Optimizer]], tokens: torch.Tensor,
@@ -199,12 +261,11 @@ def losses_and_norms(shape: Shape, optimizers_of: Callable[[Weights], List[torch
 
 def optimizers_golden(shape: Shape) -> Weights:
     tokens, targets = tokens_and_targets(shape)
-    rounding = torch.Tensor.bfloat16
-    torch.Tensor.bfloat16 = torch.Tensor.clone
     result = {}
     for name, optimizers_of in OPTIMIZERS.items():
-        result[f'loss/{name}'], result[f'grad_norm/{name}'] = losses_and_norms(shape, optimizers_of, tokens, targets)
-    torch.Tensor.bfloat16 = rounding
+        with unrounded_muon():
+            result[f'loss/{name}'], result[f'grad_norm/{name}'] = losses_and_norms(shape, optimizers_of, tokens, targets)
+        result[f'loss_bf16/{name}'] = torch.tensor(bf16_losses(shape, initial_weights(shape), optimizers_of, tokens, targets), dtype=torch.float64)
     return result
 
 
@@ -215,16 +276,18 @@ def bf16_gradients(shape: Shape, weights: Weights, tokens: torch.Tensor, targets
     return loss.item(), {name: w.grad.float() for name, w in rounded.items()}
 
 
-def bf16_losses(shape: Shape, start: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> List[float]:
+def bf16_losses(shape: Shape, start: Weights, optimizers_of: Callable[[Weights], List[torch.optim.Optimizer]], tokens: torch.Tensor,
+                targets: torch.Tensor) -> List[float]:
     masters = parameters_of(start, torch.float32)
-    adam = adam_of(masters)
+    optimizers = optimizers_of(masters)
     losses = []
     for step in range(STEPS):
         loss, gradients = bf16_gradients(shape, masters, tokens[step], targets[step])
         for name, w in masters.items():
             w.grad = gradients[name]
         torch.nn.utils.clip_grad_norm_(list(masters.values()), CLIP)
-        adam.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss)
     return losses
 
@@ -248,9 +311,9 @@ def golden(shape: Shape) -> Weights:
     result |= {'gradient/' + name: w.grad.float() for name, w in truth.items()}
     _, rounded = bf16_gradients(shape, start, tokens[0], targets[0])
     result |= {'gradient_bf16_error/' + name: (rounded[name] - w.grad).norm().double().reshape(1) for name, w in truth.items()}
-    result['loss_bf16'] = torch.tensor(bf16_losses(shape, start, tokens, targets), dtype=torch.float64)
+    result['loss_bf16'] = torch.tensor(bf16_losses(shape, start, adam_alone, tokens, targets), dtype=torch.float64)
 
-    losses, norms = losses_and_norms(shape, lambda weights: [adam_of(weights)], tokens, targets)
+    losses, norms = losses_and_norms(shape, adam_alone, tokens, targets)
     return result | {'loss': losses, 'grad_norm': norms}
 
 
@@ -309,6 +372,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     write(os.path.join(folder, 'attention.safetensors'), attention_golden(), {'torch': torch.__version__})
+    write(os.path.join(folder, 'newton_schulz.safetensors'), newton_schulz_golden(), {'torch': torch.__version__})
     write(os.path.join(folder, 'optimizers.safetensors'), optimizers_golden(Shape()), {'torch': torch.__version__})
     for name, shape in (('untied', Shape()), ('tied', Shape(tied_embeddings=1)), ('packed', Shape(eod_token=5))):
         path = os.path.join(folder, f'{name}.safetensors')
