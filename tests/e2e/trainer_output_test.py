@@ -290,6 +290,7 @@ class TrainerOutputTest(ConveneTestCase):
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,
             *self.train_arguments(validation_every=4, pp_size=2), "--comm-log"), 60)
         self.assertIn("communication of 27 steps", text)
+        self.assertIn("[0] these are the figures of rank 0 (pp 0, dp 0); --trace shows what all ranks do\n", text)
         table = text.partition("communication of")[2]
         lines = {name: figures.split() for name, figures in re.findall(r"^\[0\] (\w[\w ]+?)  +(\d[^\n]*)$", table, re.MULTILINE)}
         self.assertEqual(set(lines), {"dp reduce_scatter", "dp gather all_gather", "world all_reduce", "pp send", "pp recv"})
@@ -299,6 +300,15 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertAlmostEqual(float(busbw), float(algbw) / 2, delta=0.001)  # (n - 1) / n of two ranks
         self.assertEqual(lines["pp recv"][:2], ["4.0", "0.008"])  # a row of 32 x 64 floats
         self.assertEqual(lines["pp recv"][3:], ["-", "-", "-"])
+
+    def test_tokens_go_to_experts_beside_the_shared_ones(self):
+        # Large shared experts, so that the way of the tokens has much to hide behind.
+        text = self.finish(self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", "2", CONVENE_TRAIN,
+            *self.train_arguments(model="deepseek-tiny", layers=3, ep_size=2, shared_ffn_size=1024, validation_every=0), "--comm-log"), 120)
+        line = re.search(r"^\[0\] ep all_to_all_v .* ([\d.]+)%$", text, re.MULTILINE)
+        self.assertIsNotNone(line, text)
+        self.assertGreater(float(line[1]), 0)
 
     def test_a_stop_costs_the_rest_of_the_step_that_runs(self):
         # Steps of half a second or more, so that the signal comes in the midst of one.

@@ -24,6 +24,7 @@ import generation  # noqa: E402
 import hand_over  # noqa: E402
 import kernels  # noqa: E402
 import lock  # noqa: E402
+import optimizers  # noqa: E402
 import parts  # noqa: E402
 import planting  # noqa: E402
 import plans  # noqa: E402
@@ -42,7 +43,7 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +
-                replicas.MUTATIONS + carried.MUTATIONS + experts.MUTATIONS + parts.MUTATIONS),
+                replicas.MUTATIONS + carried.MUTATIONS + experts.MUTATIONS + parts.MUTATIONS + optimizers.MUTATIONS),
 }
 
 

@@ -146,6 +146,10 @@ std::string OpReports::Text(int64_t steps) {
   if (options_.comm_log) {
     comm_log_.Add(profile_->TakeSpans());
     absl::StrAppend(&text, comm_log_.Text(counted));
+    if (counted > 0 && host_.size() > 1) {
+      absl::StrAppend(&text, "these are the figures of rank ", host_.rank(), " (",
+                      PlaceText(layout_, host_.rank()), "); --trace shows what all ranks do\n");
+    }
   }
   return text;
 }

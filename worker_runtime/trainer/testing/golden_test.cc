@@ -11,6 +11,7 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/tiny_models.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/golden.h"

@@ -150,24 +150,45 @@ TEST_CASE("rows in chunks: the same bits beside the arithmetic, recomputed and i
   CheckSameBits(CurveOf(run), kept);
 }
 
-// The sums over two ranks are exact in either order, so the directions are the same bits.
-TEST_CASE("Muon's whole matrices have the same bits however they are sharded", "[once]") {
-  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Run run{Tiny(), {.dp = 2, .tp = 2, .dp_replicate = 2}, 2, 1, dtype};
-    run.update_rule = &MuonRule();
-    run.steps = testing::StepsOfBits();
-    run.zero_stage = 0;
-    const Curve copied = CurveOf(run);
-    CHECK(copied.parameters[0] == copied.parameters[2]);
-    CHECK(copied.unequal == std::vector<std::string>());
-    run.layout.dp_replicate = 1;
-    run.zero_stage = 1;
+// The run without shards, against the same one in each stage of ZeRO.
+void CheckMuonsBits(Run run) {
+  run.update_rule = &MuonRule();
+  run.steps = testing::StepsOfBits();
+  run.layout.dp_replicate = run.layout.dp;
+  run.zero_stage = 0;
+  const Curve copied = CurveOf(run);
+  CHECK(copied.unequal == std::vector<std::string>());
+  run.layout.dp_replicate = 1;
+  for (const int stage : {1, 2, 3}) {
+    if (stage == 2 && testing::OnGpus()) continue;
+    INFO("stage " << stage);
+    run.zero_stage = stage;
     const Curve sharded = CurveOf(run);
     CHECK(sharded.losses == copied.losses);
     CHECK(sharded.tensors == copied.tensors);
     run.overlap_communication = false;
     if (!testing::OnGpus()) CheckSameBits(CurveOf(run), sharded);
+    run.overlap_communication = true;
+  }
+}
+
+// The sums over two ranks are exact in either order, so the directions are the same bits.
+TEST_CASE("Muon's whole matrices have the same bits however they are sharded", "[once]") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    CheckMuonsBits({Tiny(), {.dp = 2, .tp = 2}, 2, 1, dtype});
+  }
+}
+
+TEST_CASE("so have those of experts, on all ranks of dp and on one of ep", "[once]") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  ModelConfig model = Tiny();
+  model.layers = 2;
+  model.family = NamedModel("moe-tiny")->family;
+  model.experts = {.count = 4, .chosen = 2, .ffn_size = 16};
+  for (const int ep : {1, 2}) {
+    INFO("ep " << ep);
+    CheckMuonsBits({model, {.dp = 2, .tp = 2, .ep = ep}, 2, 1, DType::kBFloat16});
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/tiny_models.h"
 
 namespace convene::worker {
