@@ -26,8 +26,9 @@ LLAMA_TARGETS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj',
 LENGTH = 16
 STEPS = 5
 RANK = 4
-# Where transformers 4 has experts, and their gate, up and down matrices: PEFT turns adapters of these into fused ones.
+# Where transformers 4 has experts, and their gate, up and down matrices: beside transformers 5 PEFT turns adapters of these into fused ones.
 EXPERTS = {'mixtral': ('block_sparse_moe.experts', 'w1', 'w3', 'w2'), 'qwen3_moe': ('mlp.experts', 'gate_proj', 'up_proj', 'down_proj')}
+FUSES = not transformers.__version__.startswith('4')
 
 
 def families():
@@ -153,7 +154,7 @@ def train(path, data, family=None):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    if family in EXPERTS:
+    if family in EXPERTS and FUSES:
         save_adapters(apart(model, family), path + '.trained')
     else:
         model.save_pretrained(path + '.trained')

@@ -167,6 +167,7 @@ def part_scripts(run: Run) -> None:
     compile_only = 'import sys\nfor path in sys.argv[1:]: compile(open(path, encoding="utf-8").read(), path, "exec")'
     run.step('/usr/bin/python3', '-c', compile_only, *[path for path, line in scripts if path.endswith('.py') or 'python' in line])
     run.step('tools/quickstart_test.py')
+    run.step('tools/trace_picture_test.py')
     run.step('tools/deploy/bundling_test.py')
     run.step('tools/deploy/packaging_test.py')
     run.step('tools/gpu/gpu_check_test.py')
