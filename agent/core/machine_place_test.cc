@@ -512,5 +512,19 @@ TEST_CASE("a node without workers that lost its rendezvous says once what it wai
   CHECK_THAT(node.After(absl::Seconds(10)), !word);
 }
 
+TEST_CASE("a node that keeps its place says so of a lost rendezvous, too, after the wait before") {
+  const auto word = Catch::Contains("say waiting for a rendezvous at head:29400");
+  Node node;
+  node.state_.rules.hello.join_timeout = absl::Seconds(30);
+  node.RunSafely();
+  node.StopIn(1, StopKind::kAbort);
+  node.Feed(WorkersGone{});
+  node.Feed(StoreStarted{7001});
+  CHECK_THAT(node.After(absl::Seconds(10)), Catch::Contains("say waiting for a place"));
+  node.LoseStream(absl::UnavailableError("it ends"));
+  CHECK_THAT(node.After(absl::Seconds(9)), !word);
+  CHECK_THAT(node.After(absl::Seconds(1)), word);
+}
+
 }  // namespace
 }  // namespace convene::agent

@@ -173,6 +173,7 @@ def part_scripts(run: Run) -> None:
     run.step('tools/gpu/gpu_check_test.py')
     run.step('tools/gpu/machine_test.py')
     run.step('tools/gpu/sessions_test.py')
+    run.step('tools/gpu/recovery_test.py')
     run.step('tools/gpu/fake_machine_test.py')
     run.step('tests/mutations/mutations.py', '--check')
 

@@ -71,14 +71,17 @@ for step in range(done + 1, steps + 1):
         with open(path, 'a') as file:
             file.write(json.dumps({'step': step, 'loss': off * (5.5 - 0.01 * step), 'grad_norm': 1.0, 'epoch': int(os.environ.get('EPOCH', 1)),
                                    'step_seconds': 0.1}) + '\\\\n')
-    if '--checkpoint-dir' in flags: time.sleep(0.02)  # it is to be killed in the middle
+    if '--checkpoint-dir' in flags or '--replicate-every' in flags: time.sleep(0.02)  # it is to be killed in the middle
 '''
 
 LAUNCHER = '''#!/usr/bin/python3
 import os, subprocess, sys, time
-ranks, restarts = int(sys.argv[4]), int(sys.argv[6])
+ranks, restarts, rest = int(sys.argv[4]), int(sys.argv[6]), sys.argv[7:]
+if rest[0] == '--warm-workers':
+    rest = rest[2:]
+    print('spares that are ready to become workers: 1', flush=True)
 for epoch in range(1, restarts + 2):
-    workers = [subprocess.Popen(sys.argv[7:], env={**os.environ, 'RANK': str(rank), 'EPOCH': str(epoch)}) for rank in range(ranks)]
+    workers = [subprocess.Popen(rest, env={**os.environ, 'RANK': str(rank), 'EPOCH': str(epoch)}) for rank in range(ranks)]
     while any(worker.poll() is None for worker in workers) and not any(worker.poll() for worker in workers): time.sleep(0.005)
     for worker in workers: worker.kill()
     if not any([worker.wait() for worker in workers]): sys.exit(0)
@@ -141,7 +144,7 @@ class FakeMachineTest(unittest.TestCase):
         self.assertEqual((rows[0]['part'], rows[0]['name']), ('machine', '//tests/gpu:toolchain_test'))
         names = [row['name'] for row in rows]
         for name in ('fp32, one rank', 'bf16, dp2 x tp2 x pp2', 'deterministic bf16, dp2, twice', 'CUDA graphs, deterministic bf16, pp2', 'copy',
-                     'kill -9 of rank 1, deterministic bf16, dp2', 'PyTorch, llama-3.2-3b, 2 x 4096', 'ours beside PyTorch, llama-125m, 32 x 1024'):
+                     'kill -9 of rank 1, deterministic bf16, dp2', 'a killed worker, warm and cold', 'PyTorch, llama-3.2-3b, 2 x 4096', 'ours beside PyTorch, llama-125m, 32 x 1024'):
             self.assertIn(name, names)
         self.assertIn('; NCCL 2.28.9: 2 x P2P/CUMEM', rows[names.index('bf16, dp2 x tp2 x pp2')]['text'])
         with open(f'{self.folder}/sanitized', encoding='utf-8') as file:

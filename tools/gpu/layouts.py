@@ -14,6 +14,7 @@ import curves
 import machine
 import peer
 import processes
+import recovery
 import text
 from budget import Budget
 from results import Results
@@ -73,6 +74,7 @@ LAYOUTS = [SINGLE, Layout('dp2', 1, 1, 2), Layout('tp2', 2, 1, 1), Layout('pp2',
 ORACLE = 'oracle: fp32 on the CPU'
 DETERMINISTIC = 'deterministic, twice and with a kill -9'
 KEPT = 'kept choices of products, fp32, one rank'
+KILLED = 'a killed worker, warm and cold'
 
 
 class Run(NamedTuple):
@@ -87,6 +89,8 @@ class Run(NamedTuple):
     tuning: str = ''  # the folder of its choices of products; '': the one that all runs share
     max_restarts: int = 0
     checkpoints: bool = False
+    copies: bool = False  # in the node's memory, after each step
+    warm_workers: bool = False
 
 
 def train_command(run: Run, place: machine.Place) -> List[str]:
@@ -104,8 +108,10 @@ def train_command(run: Run, place: machine.Place) -> List[str]:
         train += ['--tuning-dir', f'{place.folder}/{run.tuning}']
     if run.checkpoints:
         train += ['--checkpoint-dir', f'{place.folder}/{file_name(run)}.checkpoints', '--checkpoint-every', str(CHECKPOINT_EVERY)]
+    if run.copies:
+        train += ['--replicate-every', '1']
     launch = [f'{place.bundle}/bin/convene', 'run', '--standalone', '--nproc-per-node', str(run.layout.ranks), '--max-restarts', str(run.max_restarts)]
-    return [*launch, *train]
+    return [*launch, *(['--warm-workers', 'auto'] if run.warm_workers else []), *train]
 
 
 def file_name(run: Run) -> str:
@@ -363,6 +369,32 @@ def check_kept(place: machine.Place, results: Results, limit_s: float) -> None:
                    f'{seconds[1]:.2f} s with kept choices; {verdict.text}', first_step_seconds=seconds, timing_seconds=timed.seconds)
 
 
+def check_recovery(place: machine.Place, results: Results, limit_s: float) -> None:
+    """A worker is killed, and its place taken by a new process or by a spare that has opened the GPU before; the state comes from memory."""
+    budget = Budget(limit_s)
+    seconds: Dict[str, List[float]] = {}
+    turn_s = 0.0
+    for turn in range(recovery.TURNS):
+        before = budget.left()
+        if turn > 0 and before < 1.5 * turn_s:
+            break
+        for kind in ('cold', 'warm'):
+            run = Run(f'{KILLED}: {kind} {turn}', SINGLE, place.device, 'bf16' if place.device == 'cuda' else 'fp32', steps=100_000, max_restarts=2,
+                      copies=True, warm_workers=kind == 'warm')
+            recovered = recovery.recover(train_command(run, place), run_environment(run, place), metrics_path(run, place), run.warm_workers, budget.left())
+            results.log(run.name, recovered.output)
+            if recovered.seconds is not None:
+                seconds.setdefault(kind, []).append(recovered.seconds)
+            elif recovered.cut:
+                results.skipped('layouts', KILLED, f'{kind}: {recovered.why}: run it again with --only \'{KILLED}\'')
+                return
+            else:
+                results.failed('layouts', KILLED, f'{kind}: {recovered.why}')
+                return
+        turn_s = before - budget.left()
+    results.measured('layouts', KILLED, recovery.summary(seconds), recovery_seconds=seconds)
+
+
 def graphed_layouts(device: str) -> List[Layout]:
     """Without tensor parallelism: the trainer captures no other. There are no graphs on a CPU."""
     return [layout for layout in LAYOUTS if layout.tp == 1 and device == 'cuda']
@@ -392,7 +424,8 @@ def all_items(compared: Curves, place: machine.Place, results: Results) -> List[
     graphs = [Item(graphs_name(layout), 2 * RUN_FLOOR_SECONDS, functools.partial(check_graphs, layout, place, results))
               for layout in graphed_layouts(place.device)]
     kept = [Item(KEPT, 2 * RUN_FLOOR_SECONDS, functools.partial(check_kept, place, results))] if place.device == 'cuda' else []
-    return [*alone, deterministic, *kept, *together, *graphs]
+    killed = Item(KILLED, 2 * RUN_FLOOR_SECONDS, functools.partial(check_recovery, place, results))
+    return [*alone, deterministic, *kept, killed, *together, *graphs]
 
 
 def plan(place: machine.Place, only: AbstractSet[str], results: Results) -> List[Item]:
@@ -409,7 +442,7 @@ def plan(place: machine.Place, only: AbstractSet[str], results: Results) -> List
 def names(device: str) -> List[str]:
     """The names that --only knows."""
     kept = [KEPT] if device == 'cuda' else []
-    return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *kept, *map(graphs_name, graphed_layouts(device))]
+    return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *kept, KILLED, *map(graphs_name, graphed_layouts(device))]
 
 
 def needs_torch(device: str, only: AbstractSet[str]) -> bool:

@@ -69,6 +69,10 @@ class Program:
     def ended(self) -> bool:
         return self._child.poll() is not None
 
+    def output(self) -> str:
+        """So far."""
+        return os.pread(self._output.fileno(), 1 << 24, 0).decode('utf-8', 'replace')
+
     def wait(self, limit_s: float) -> Done:
         """Waits until the program ends, or stops it after limit_s from now."""
         try:

@@ -38,7 +38,8 @@ class CheckpointedState {
 
   // The pieces of the rank's whole shard, where the state itself lies: on a GPU in its memory,
   // unless it is offloaded. Where several ranks have the same shard, each of them gives it
-  // (PiecesToWrite: one of them). Valid until the next step. Makes no copy. Errors: the device's, DeadlineExceeded.
+  // (PiecesToWrite: one of them). Valid until the next step. Makes no copy. Errors: the device's,
+  // DeadlineExceeded.
   virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesInPlace() = 0;
 
   // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
