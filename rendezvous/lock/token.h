@@ -28,8 +28,9 @@ std::string TakeTokenVariable();
 // PURE. InvalidArgument as above. `source`: where the token came from, for the text.
 absl::Status CheckToken(absl::string_view token, absl::string_view source);
 
-// PURE. A second secret that follows from the token, as hexadecimal digits: the password of people
-// and programs that only look (the page, /metrics). The token does not follow from it.
+// PURE. The read token: a second secret that follows from the token, as hexadecimal digits, for
+// people and programs that only look. It is the password of the pages, and in the place of the
+// join token it makes a reader (TlsPeer). The token does not follow from it.
 std::string ReadToken(absl::string_view token);
 
 // PURE. HMAC-SHA256 of `purpose` with the token as the key: 32 bytes. RFC 2104; one key for several

@@ -11,7 +11,6 @@
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/rendezvous.pb.h"
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/lock/testing/pumps.h"

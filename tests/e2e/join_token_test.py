@@ -110,6 +110,10 @@ class JoinTokenTest(ConveneTestCase):
             self.assertEqual(self.look(port, path, "guess")[0], 401)
             self.assertEqual(self.look(port, path, read_token)[0], 200)
             self.assertEqual(self.look(port, path, _TOKEN)[0], 200)
+        # A page that is not there, or not yet, is behind the password too.
+        for path in ("/api/job?run=none", "/api/logs?run=none", "/healthz/", "/page.js", "/new"):
+            self.assertEqual(self.look(port, path)[0], 401)
+            self.assertNotEqual(self.look(port, path, read_token)[0], 401)
         self.assertEqual(self.look(port, "/healthz")[0], 200)
         plain = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.addCleanup(plain.close)

@@ -407,6 +407,7 @@ WEIGHTS = {
 # A middle's deeds, in turns to the server and to the client (0 carry, 1 change, 2 drop, 3 twice, 4 forge, 5 in small steps); a stranger's bytes.
 TLS_HELLO = bytes.fromhex('16030100300100002c0303') + bytes(32) + bytes.fromhex('00000213010100 0001 00'.replace(' ', ''))
 TLS = {
+    'reader': bytes([2]), 'reader_changed': bytes([2, 0, 1, 0, 60, 1]),
     'carry': bytes([0]), 'small_steps': bytes([0, 5, 5, 5, 5, 5, 5]), 'changed_hello': bytes([0, 1, 0, 40, 7]), 'changed_answer': bytes([0, 0, 1, 0, 60, 1]),
     'changed_data': bytes([0, 0, 0, 0, 0, 1, 0, 9, 9]), 'dropped': bytes([0, 0, 2, 30]), 'twice': bytes([0, 3]), 'twice_data': bytes([0, 0, 0, 0, 0, 3]),
     'forged': bytes([0, 0, 4, 5]) + b'\x15\x03\x03\x00\x02', 'stranger_server': bytes([1, 0, 255]) + TLS_HELLO, 'stranger_client': bytes([1, 1, 3]) + TLS_HELLO,

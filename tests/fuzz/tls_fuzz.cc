@@ -3,8 +3,9 @@
 // stranger alone, whose bytes are the input.
 //
 // Checked besides the sanitizers: each end hears a beginning of what the other one said, and
-// nothing else; an end that is open is open to a member; a middle that only carries is not noticed;
-// no stranger's bytes open a door.
+// nothing else; an end that is open is open to a member, or the daemon's to a reader where the
+// other end has the read token; a middle that only carries is not noticed; no stranger's bytes open
+// a door.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/tls_pipe.h"
+#include "rendezvous/lock/token.h"
 #include "tools/base/check.h"
 #include "tools/base/unique_fd.h"
 
@@ -29,12 +31,20 @@ constexpr char kToken[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPf";
 constexpr size_t kSaidBytes = 3000;
 constexpr int kMostRounds = 200;
 
-const TlsContext& Context(TlsContext::Side side) {
-  static const auto* const server =
-      new TlsContext(*TlsContext::Make({.join_token = kToken}, TlsContext::Side::kServer));
-  static const auto* const client =
-      new TlsContext(*TlsContext::Make({.join_token = kToken}, TlsContext::Side::kClient));
-  return side == TlsContext::Side::kServer ? *server : *client;
+enum class Who { kDaemon, kMember, kReader };
+
+TlsContext::Side SideOf(Who who) {
+  return who == Who::kDaemon ? TlsContext::Side::kServer : TlsContext::Side::kClient;
+}
+
+const TlsContext& Context(Who who) {
+  const auto make = [](Who one, const std::string& token) {
+    return new TlsContext(*TlsContext::Make({.join_token = token}, SideOf(one)));
+  };
+  static const auto* const daemon = make(Who::kDaemon, kToken);
+  static const auto* const member = make(Who::kMember, kToken);
+  static const auto* const reader = make(Who::kReader, ReadToken(kToken));
+  return who == Who::kDaemon ? *daemon : who == Who::kMember ? *member : *reader;
 }
 
 std::pair<UniqueFd, UniqueFd> Sockets() {
@@ -54,7 +64,7 @@ std::string Take(int fd, size_t most = 1 << 16) {
 // One end, with the reader behind it.
 class End {
  public:
-  explicit End(TlsContext::Side side) : End(side, Sockets()) {}
+  explicit End(Who who) : End(who, Sockets()) {}
 
   // The other end of its socket: what somebody on the network has in hand.
   int wire() const { return wire_.get(); }
@@ -77,10 +87,10 @@ class End {
   }
 
  private:
-  End(TlsContext::Side side, std::pair<UniqueFd, UniqueFd> sockets)
-      : said_(kSaidBytes, side == TlsContext::Side::kServer ? 's' : 'c'),
+  End(Who who, std::pair<UniqueFd, UniqueFd> sockets)
+      : said_(kSaidBytes, who == Who::kDaemon ? 's' : 'c'),
         wire_(std::move(sockets.first)),
-        pipe_(Context(side), side, std::move(sockets.second), "") {}
+        pipe_(Context(who), SideOf(who), std::move(sockets.second), "") {}
 
   const std::string said_;
   UniqueFd wire_;
@@ -111,7 +121,7 @@ class Script {
 // Bytes of a stranger, in pieces, to an end of either side.
 void MeetStranger(Script script) {
   const bool at_server = script.Byte() % 2 == 0;
-  End end(at_server ? TlsContext::Side::kServer : TlsContext::Side::kClient);
+  End end(at_server ? Who::kDaemon : Who::kMember);
   const size_t piece = script.Byte() + size_t{1};
   while (!script.empty() && !end.is_over()) {
     const absl::string_view bytes = script.Take(piece);
@@ -150,8 +160,8 @@ bool Carry(Script* script, const End& from, End* to) {
   return bytes == before;
 }
 
-void MeetMiddle(Script script) {
-  End server(TlsContext::Side::kServer), client(TlsContext::Side::kClient);
+void MeetMiddle(Who who, Script script) {
+  End server(Who::kDaemon), client(who);
   bool is_honest = true;
   for (int round = 0; round < kMostRounds && !(server.is_over() && client.is_over()); ++round) {
     client.Move();
@@ -163,14 +173,18 @@ void MeetMiddle(Script script) {
   }
   CONVENE_CHECK(absl::StartsWith(client.said(), server.heard()));
   CONVENE_CHECK(absl::StartsWith(server.said(), client.heard()));
-  for (const End* end : {&server, &client}) {
-    if (end->pipe().is_open()) CONVENE_CHECK(end->pipe().peer() == TlsPeer::kMember);
-  }
+  const TlsPeer known = who == Who::kMember ? TlsPeer::kMember : TlsPeer::kReader;
+  if (server.pipe().is_open()) CONVENE_CHECK(server.pipe().peer() == known);
+  if (client.pipe().is_open()) CONVENE_CHECK(client.pipe().peer() == TlsPeer::kMember);
   // A middle that only carries is not noticed.
   if (is_honest) CONVENE_CHECK(server.heard() == client.said() && client.heard() == server.said());
 }
 
-void Meet(Script script) { script.Byte() % 2 == 0 ? MeetMiddle(script) : MeetStranger(script); }
+void Meet(Script script) {
+  const int kind = script.Byte() % 4;
+  if (kind % 2 != 0) return MeetStranger(script);
+  MeetMiddle(kind == 0 ? Who::kMember : Who::kReader, script);
+}
 
 }  // namespace
 }  // namespace convene::rendezvous
