@@ -17,13 +17,14 @@ namespace {
 constexpr int kMostLayers = 4096;
 constexpr int kLargestSize = 1 << 20;
 
-// "1, 2, 3 or 6": the numbers from 1 to `largest` that are legal, of which 1 is one; of many, the
-// eight nearest to `wanted`.
+// "1, 2, 3 or 6": the numbers from 1 to `largest` that are legal; of many, the eight nearest to
+// `wanted`; "" of none.
 std::string NearestLegal(int largest, int wanted, absl::FunctionRef<bool(int)> is_legal) {
   std::vector<int> legal;
   for (int n = 1; n <= largest; ++n) {
     if (is_legal(n)) legal.push_back(n);
   }
+  if (legal.empty()) return "";
   constexpr size_t kShown = 8;
   if (legal.size() > kShown) {
     std::stable_sort(legal.begin(), legal.end(), [wanted](int a, int b) {
@@ -148,10 +149,17 @@ absl::Status ValidateGroups(const ModelConfig& config) {
     return experts.count % groups == 0 && (groups == 1 || experts.count / groups >= judges);
   };
   if (!is_legal(experts.groups)) {
+    const std::string legal = NearestLegal(experts.count, experts.groups, [&](int groups) {
+      return is_legal(groups) && groups >= experts.chosen_groups &&
+             experts.count / groups * experts.chosen_groups >= experts.chosen;
+    });
     return absl::InvalidArgumentError(absl::StrCat(
         "experts ", experts.count, " cannot stand in ", experts.groups,
         " groups of equal size, each judged by ", judges, judges == 1 ? " expert" : " experts",
-        "; router_groups can be ", NearestLegal(experts.count, experts.groups, is_legal)));
+        legal.empty()
+            ? absl::StrCat("; no number of groups goes with router_groups_per_token ",
+                           experts.chosen_groups, " and experts_per_token ", experts.chosen)
+            : absl::StrCat("; router_groups can be ", legal)));
   }
   const int reachable = experts.count / experts.groups * experts.chosen_groups;
   if (experts.chosen <= reachable) return absl::OkStatus();

@@ -388,7 +388,7 @@ TEST_CASE("a row's many small terms are not lost beside its largest") {
   logits[7] = 0;
   const double expected = 1.0 + (columns - 1) * std::exp(-17.5);
   const auto y = CrossEntropy<float>(1, 0, columns, {7}, logits, 1);
-  CHECK(y[2][0] == Approx(expected).epsilon(2e-6));
+  CHECK(y[2][0] == Approx(expected).epsilon(5e-6));
 }
 
 TEST_CASE("a NaN logit makes the loss NaN instead of vanishing") {

@@ -1,5 +1,6 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +25,7 @@
 #include "tools/base/files.h"
 #include "tools/base/full_disk.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
 #include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/data/prepare/compact_output.h"
@@ -81,10 +82,12 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
   return HashOf(key);
 }
 
-bool IsParquet(const std::string& path) {
+absl::StatusOr<bool> IsParquet(const std::string& path) {
   char start[sizeof(kParquetMark) - 1] = {};
-  std::ifstream file(path, std::ios::binary);
-  return file.read(start, sizeof(start)) && std::memcmp(start, kParquetMark, sizeof(start)) == 0;
+  // A pipe without a writer would block.
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd file, OpenFile(path, O_RDONLY | O_NONBLOCK));
+  return pread(file.get(), start, sizeof(start), 0) == sizeof(start) &&
+         std::memcmp(start, kParquetMark, sizeof(start)) == 0;
 }
 
 // The input's files, with the commands that read them.
@@ -97,7 +100,11 @@ absl::StatusOr<std::vector<SourceFile>> SourcesOf(const PrepareOptions& options)
   for (SourceFile& source : sources) {
     if (!input.through.empty()) {
       source.command = CommandFor(input.through, source.path);
-    } else if (IsParquet(source.path)) {
+      continue;
+    }
+    const absl::StatusOr<bool> is_parquet = IsParquet(source.path);
+    if (!is_parquet.ok()) return Annotate(is_parquet.status(), "data");
+    if (*is_parquet) {
       source.command = ParquetCommand(input.python, columns, source.path);
     } else if (absl::EndsWith(source.path, ".parquet")) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -204,6 +204,13 @@ TEST_CASE("bad sources are named") {
   Put(dir.File("page.parquet"), "<html>404</html>");
   CHECK_STATUS(Cached(dir, {"page.parquet"}), absl::StatusCode::kInvalidArgument,
                "page.parquet does not begin as a Parquet file does");
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kOpen && path == dir.File("page.parquet") ? EACCES : 0;
+    });
+    CHECK_STATUS(Cached(dir, {"page.parquet"}), absl::StatusCode::kPermissionDenied,
+                 "page.parquet");
+  }
   PrepareOptions options = LetterOptions(dir, {"cut.gz"});
   options.input.patterns = {"/dev/zero"};
   CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,

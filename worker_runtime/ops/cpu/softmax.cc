@@ -26,7 +26,7 @@ CONVENE_CPU_CLONES float BlockExpSum(int count, float shift, const T* x) {
 // of a float that holds the largest, and a float would lose them one by one, always downwards.
 template <typename T>
 float ExpSum(int count, float shift, const T* x) {
-  constexpr int kBlock = 512;
+  constexpr int kBlock = 128;
   double sum = 0;
   for (int i = 0; i < count; i += kBlock) {
     sum += static_cast<double>(BlockExpSum(std::min(kBlock, count - i), shift, x + i));
