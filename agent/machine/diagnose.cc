@@ -260,6 +260,70 @@ bool IsCard(const std::string& name) {
                      [&](const char* mark) { return absl::StrContains(name, mark); });
 }
 
+Findings SlowdownFindings(const Slowdown& slowdown, const std::string& subject) {
+  Findings findings;
+  const auto add = [&](bool is_so, Severity severity, const std::string& what,
+                       const std::string& why, const std::string& advice) {
+    if (is_so) findings.push_back({severity, subject, what, why, advice});
+  };
+  constexpr char kOthersWait[] = "all other ranks wait for it";
+  add(slowdown.by_heat, Severity::kWarning, "it is slowed down by heat", kOthersWait,
+      "check its fans, its coolant and the room: nvidia-smi -q -d TEMPERATURE");
+  add(slowdown.by_power_brake, Severity::kWarning, "it is slowed down by the power brake",
+      "the machine's power supply cannot feed its GPUs, and all other ranks wait for it",
+      "check the power supplies and the rack's power cap, in the BMC");
+  add(slowdown.by_hardware, Severity::kWarning, "its hardware slows it down", kOthersWait,
+      "nvidia-smi -q -d PERFORMANCE; check its cooling and its power");
+  add(slowdown.by_power_limit, Severity::kNote, "its power limit holds its clocks down",
+      "under full load that is usual; while nothing runs the limit is low",
+      "compare nvidia-smi -q -d POWER with the other GPUs: -pl WATTS sets the limit");
+  add(slowdown.by_clock_setting, Severity::kNote, "somebody has set its clocks",
+      "a GPU with lower clocks than the others holds them up", "nvidia-smi -rac and -rgc undo it");
+  return findings;
+}
+
+void CheckFabric(const Gpu& gpu, const std::string& subject, Findings* findings) {
+  constexpr char kNoCuda[] = "no program can use it until then (CUDA's error 802)";
+  const auto add = [&](Severity severity, const std::string& what, const std::string& why,
+                       const std::string& advice) {
+    findings->push_back({severity, subject, what, why, advice});
+  };
+  if (gpu.fabric == FabricState::kNotStarted) {
+    add(Severity::kError, "its NVLink fabric has not been started", kNoCuda,
+        "systemctl start nvidia-fabricmanager (of the driver's version); GB200: nvidia-imex, and "
+        "the switches' NMX");
+  }
+  if (gpu.fabric == FabricState::kInProgress) {
+    add(Severity::kWarning, "its NVLink fabric is still being set up", kNoCuda,
+        "wait a minute; then journalctl -u nvidia-fabricmanager");
+  }
+  if (gpu.fabric_error != 0) {
+    add(Severity::kError,
+        absl::StrCat("its NVLink fabric could not be set up: NVML's error ", gpu.fabric_error),
+        "it reaches no other GPU by NVLink, and most jobs do not start",
+        "journalctl -u nvidia-fabricmanager; then reset the GPUs and switches, or reboot");
+  }
+}
+
+// GPUs of one machine that do not reach each other by NVLink, though each has a fabric.
+void CheckDomains(const std::vector<Gpu>& gpus, Findings* findings) {
+  std::set<std::string> domains, parts;
+  for (const Gpu& gpu : gpus) {
+    if (gpu.cluster_uuid.empty()) continue;
+    domains.insert(gpu.cluster_uuid);
+    parts.insert(absl::StrCat(gpu.cluster_uuid, " ", gpu.clique));
+  }
+  if (parts.size() < 2) return;
+  const std::string what =
+      domains.size() > 1
+          ? absl::StrCat("they are in ", domains.size(), " NVLink domains (ClusterUUID)")
+          : absl::StrCat("they are in ", parts.size(), " cliques of one NVLink domain");
+  findings->push_back({Severity::kWarning, "GPUs", what,
+                       "GPUs of different ones reach each other by PCIe and the network alone",
+                       "look at the partitions of nvidia-fabricmanager or NMX: nvidia-smi -q shows "
+                       "each GPU's ClusterUUID and CliqueId"});
+}
+
 // `has_links`: a GPU of this machine has an NVLink that is up. Where no card has, no bridge is
 // there, and the links are down by right.
 void CheckGpu(const Gpu& gpu, const std::string& subject, bool has_links, Findings* findings) {
@@ -281,10 +345,10 @@ void CheckGpu(const Gpu& gpu, const std::string& subject, bool has_links, Findin
         absl::StrCat(*gpu.uncorrected_errors, " uncorrected memory errors since the driver began"),
         "each ended the program that met it", "reset it; where they return, run dcgmi diag -r 3");
   }
-  if (gpu.is_slowed) {
-    add(Severity::kWarning, "its hardware slows it down (heat or power)",
-        "all other ranks wait for it", "nvidia-smi -q -d PERFORMANCE; check its cooling");
+  for (Finding& finding : SlowdownFindings(gpu.slowdown, subject)) {
+    findings->push_back(std::move(finding));
   }
+  CheckFabric(gpu, subject, findings);
   if (gpu.links_down > 0 && (has_links || !IsCard(gpu.name))) {
     add(Severity::kWarning,
         absl::StrCat(gpu.links_down, " of ", gpu.links_up + gpu.links_down, " NVLinks are down"),
@@ -324,6 +388,7 @@ void CheckGpus(const MachineFacts& facts, Findings* findings) {
   findings->push_back({Severity::kGood, "GPUs",
                        absl::StrCat(driver.gpus.size(), ", driver ", driver.version,
                                     ", up to CUDA ", driver.cuda)});
+  CheckDomains(driver.gpus, findings);
   const bool has_links = std::any_of(driver.gpus.begin(), driver.gpus.end(),
                                      [](const Gpu& gpu) { return gpu.links_up > 0; });
   for (size_t i = 0; i < driver.gpus.size(); ++i) {

@@ -85,7 +85,7 @@ TEST_CASE("GPUs") {
   facts.gpu_driver.gpus[0].needs_reset = true;
   facts.gpu_driver.gpus[0].remapping_failed = true;
   facts.gpu_driver.gpus[0].uncorrected_errors = 3;
-  facts.gpu_driver.gpus[0].is_slowed = true;
+  facts.gpu_driver.gpus[0].slowdown.by_hardware = true;
   facts.gpu_driver.gpus[0].links_down = 2;
   facts.gpu_driver.gpus[0].is_persistent = false;
   facts.gpu_driver.gpus[0].used_bytes = 5 * kGibibyte;
@@ -111,6 +111,39 @@ TEST_CASE("GPUs") {
   CheckBad(facts, {"error GPUs: 8 device files, but the driver does not answer"});
   facts.gpu_driver = {};
   CheckBad(facts, {"note GPUs: none"});
+}
+
+TEST_CASE("what slows a GPU down is told apart") {
+  const auto check = [](bool Slowdown::*reason, const std::string& wanted) {
+    MachineFacts facts = GoodMachine();
+    facts.gpu_driver.gpus[0].slowdown.*reason = true;
+    CheckBad(facts, {wanted});
+  };
+  check(&Slowdown::by_heat, "warning GPU 0: it is slowed down by heat");
+  check(&Slowdown::by_power_brake, "warning GPU 0: it is slowed down by the power brake");
+  check(&Slowdown::by_hardware, "warning GPU 0: its hardware slows it down");
+  check(&Slowdown::by_power_limit, "note GPU 0: its power limit");
+  check(&Slowdown::by_clock_setting, "note GPU 0: somebody has set its clocks");
+}
+
+TEST_CASE("the NVLink fabric of a machine") {
+  MachineFacts facts = GoodMachine();
+  std::vector<Gpu>& gpus = facts.gpu_driver.gpus;
+  gpus.push_back(GoodGpu());
+  gpus[1].fabric = FabricState::kNotStarted;
+  CheckBad(facts, {"error GPU 1: its NVLink fabric has not been started"});
+  gpus[1].fabric = FabricState::kInProgress;
+  CheckBad(facts, {"warning GPU 1: its NVLink fabric is still being set up"});
+  gpus[1].fabric = FabricState::kCompleted;
+  gpus[1].fabric_error = 999;
+  CheckBad(facts, {"error GPU 1: its NVLink fabric could not be set up: NVML's error 999"});
+  gpus[1].fabric_error = 0;
+  gpus[0].cluster_uuid = gpus[1].cluster_uuid = "ab01";
+  CheckBad(facts, {});
+  gpus[1].clique = 2;
+  CheckBad(facts, {"warning GPUs: they are in 2 cliques of one NVLink domain"});
+  gpus[1].cluster_uuid = "ab02";
+  CheckBad(facts, {"warning GPUs: they are in 2 NVLink domains (ClusterUUID)"});
 }
 
 TEST_CASE("network and names") {

@@ -54,6 +54,18 @@ struct RdmaPort {
   std::vector<Gid> gids;  // that are set
 };
 
+// Why a GPU's clocks are lower than its load would have them, by its driver.
+struct Slowdown {
+  bool by_heat = false;
+  bool by_power_brake = false;  // the machine's power supply asked for it
+  bool by_hardware = false;     // and the driver tells nothing closer
+  bool by_power_limit = false;  // usual under load
+  bool by_clock_setting = false;
+};
+
+// The NVLink switches' fabric, as the GPU's driver has it.
+enum class FabricState { kNone, kNotStarted, kInProgress, kCompleted };
+
 struct Gpu {
   std::string name;
   std::string uuid;
@@ -64,11 +76,14 @@ struct Gpu {
   std::optional<int64_t> uncorrected_errors;  // of ECC since the driver was loaded
   bool needs_reset = false;                   // for pages or rows to be retired
   bool remapping_failed = false;
-  bool is_slowed = false;  // by its hardware: heat, power brake
+  Slowdown slowdown;
   bool is_persistent = true;
   int links_up = 0;  // of NVLink
   int links_down = 0;
+  FabricState fabric = FabricState::kNone;
+  int fabric_error = 0;      // NVML's number for why a completed fabric is of no use; 0: it is
   std::string cluster_uuid;  // of its NVLink domain over nodes; "" outside of one
+  int clique = 0;            // the part of the domain whose GPUs reach each other
 };
 
 struct GpuDriver {

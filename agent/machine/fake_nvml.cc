@@ -1,5 +1,7 @@
 // Stands in for libnvidia-ml.so.1: two GPUs, the second of which is in trouble. FAKE_NVML chooses:
-// "broken" does not initialise, "dies" ends the process, else all is as above.
+// "broken" does not initialise, "dies" ends the process, "unstarted" has no fabric manager, "split"
+// has a clique for each GPU, "capped" has clocks and power set by a person, and a fabric of no use;
+// else all is as above.
 #include <cstdlib>
 #include <cstring>
 
@@ -67,7 +69,8 @@ int nvmlDeviceGetRemappedRows(void* device, unsigned*, unsigned*, unsigned* is_p
   return 0;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
-  *reasons = Number(device) == 1 ? 0x40 : 0x1;  // heat; idle
+  const unsigned long long troubled = Is("capped") ? 0x2 | 0x4 | 0x8 | 0x80 : 0x8 | 0x40;
+  *reasons = Number(device) == 1 ? troubled : 0x1;  // idle
   return 0;
 }
 int nvmlDeviceGetPersistenceMode(void*, int* is_on) {
@@ -78,9 +81,13 @@ int nvmlDeviceGetNvLinkState(void* device, unsigned link, int* is_up) {
   *is_up = link != 3 || Number(device) == 0 ? 1 : 0;
   return link < 18 ? 0 : 2;
 }
-int nvmlDeviceGetGpuFabricInfo(void*, unsigned char* info) {
+int nvmlDeviceGetGpuFabricInfo(void* device, unsigned char* info) {
   std::memset(info, 0xab, 16);
-  info[24] = 3;
+  const int status = Is("capped") ? 999 : 0;
+  const unsigned clique = Is("split") ? 1 + static_cast<unsigned>(Number(device)) : 7;
+  std::memcpy(info + 16, &status, 4);
+  std::memcpy(info + 20, &clique, 4);
+  info[24] = Is("unstarted") ? 1 : 3;
   return 0;
 }
 // NCCL's, for the test of its version.

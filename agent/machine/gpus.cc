@@ -38,9 +38,28 @@ struct FabricInfo {
   unsigned clique;
   unsigned char state;
 };
-constexpr unsigned char kFabricCompleted = 3;
-// Slowdown by the hardware, by heat, by the power brake.
-constexpr unsigned long long kSlowed = 0x8 | 0x40 | 0x80;
+// nvmlClocksThrottleReason...: heat has a bit of the driver's and one of the hardware's.
+constexpr unsigned long long kClockSetting = 0x2;
+constexpr unsigned long long kPowerLimit = 0x4;
+constexpr unsigned long long kHardware = 0x8;
+constexpr unsigned long long kHeat = 0x20 | 0x40;
+constexpr unsigned long long kPowerBrake = 0x80;
+
+Slowdown SlowdownOf(unsigned long long reasons) {
+  const auto has = [reasons](unsigned long long bits) { return (reasons & bits) != 0; };
+  return {.by_heat = has(kHeat),
+          .by_power_brake = has(kPowerBrake),
+          // The hardware's bit is set with the closer ones as well.
+          .by_hardware = has(kHardware) && !has(kHeat | kPowerBrake),
+          .by_power_limit = has(kPowerLimit),
+          .by_clock_setting = has(kClockSetting)};
+}
+
+// Of a state that this file does not know: none.
+FabricState FabricStateOf(int64_t state) {
+  const bool is_known = state >= 0 && state <= static_cast<int64_t>(FabricState::kCompleted);
+  return is_known ? static_cast<FabricState>(state) : FabricState::kNone;
+}
 
 class Nvml {
  public:
@@ -95,7 +114,7 @@ Gpu ReadGpu(Nvml& nvml, Device device) {
   gpu.needs_reset = is_pending != 0 || is_retiring != 0;
   unsigned long long reasons = 0;
   nvml.Call("nvmlDeviceGetCurrentClocksThrottleReasons", device, &reasons);
-  gpu.is_slowed = (reasons & kSlowed) != 0;
+  gpu.slowdown = SlowdownOf(reasons);
   int is_persistent = 1;
   nvml.Call("nvmlDeviceGetPersistenceMode", device, &is_persistent);
   gpu.is_persistent = is_persistent != 0;
@@ -106,11 +125,14 @@ Gpu ReadGpu(Nvml& nvml, Device device) {
     }
   }
   FabricInfo fabric = {};
-  if (nvml.Call("nvmlDeviceGetGpuFabricInfo", device, &fabric) &&
-      fabric.state == kFabricCompleted) {
-    gpu.cluster_uuid = absl::BytesToHexString(
-        absl::string_view(reinterpret_cast<const char*>(fabric.cluster_uuid), 16));
-  }
+  if (!nvml.Call("nvmlDeviceGetGpuFabricInfo", device, &fabric)) return gpu;
+  gpu.fabric = FabricStateOf(fabric.state);
+  if (gpu.fabric != FabricState::kCompleted) return gpu;
+  gpu.fabric_error = fabric.status;
+  if (fabric.status != 0) return gpu;
+  gpu.clique = static_cast<int>(fabric.clique);
+  gpu.cluster_uuid = absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(fabric.cluster_uuid), 16));
   return gpu;
 }
 
@@ -143,6 +165,23 @@ GpuDriver AskNvml(const std::string& library) {
   return driver;
 }
 
+// A digit for each reason.
+std::string SlowdownText(const Slowdown& slowdown) {
+  return absl::StrCat(static_cast<int>(slowdown.by_heat), static_cast<int>(slowdown.by_power_brake),
+                      static_cast<int>(slowdown.by_hardware),
+                      static_cast<int>(slowdown.by_power_limit),
+                      static_cast<int>(slowdown.by_clock_setting));
+}
+
+Slowdown ParseSlowdown(const std::string& text) {
+  if (text.size() != 5) return {};
+  return {.by_heat = text[0] == '1',
+          .by_power_brake = text[1] == '1',
+          .by_hardware = text[2] == '1',
+          .by_power_limit = text[3] == '1',
+          .by_clock_setting = text[4] == '1'};
+}
+
 // The child's answer as text: the driver's line, and a line for each GPU.
 std::string Text(const GpuDriver& driver) {
   std::vector<std::string> lines = {
@@ -151,8 +190,9 @@ std::string Text(const GpuDriver& driver) {
     lines.push_back(absl::StrJoin(
         std::make_tuple(gpu.name, gpu.uuid, gpu.pci_address, gpu.memory_bytes, gpu.used_bytes,
                         gpu.uncorrected_errors.value_or(-1), gpu.needs_reset ? 1 : 0,
-                        gpu.remapping_failed ? 1 : 0, gpu.is_slowed ? 1 : 0,
-                        gpu.is_persistent ? 1 : 0, gpu.links_up, gpu.links_down, gpu.cluster_uuid),
+                        gpu.remapping_failed ? 1 : 0, SlowdownText(gpu.slowdown),
+                        gpu.is_persistent ? 1 : 0, gpu.links_up, gpu.links_down, gpu.cluster_uuid,
+                        static_cast<int>(gpu.fabric), gpu.fabric_error, gpu.clique),
         "\t"));
   }
   return absl::StrJoin(lines, "\n");
@@ -169,7 +209,7 @@ GpuDriver ParseAnswer(const std::string& text) {
   }
   for (size_t i = 1; i < lines.size(); ++i) {
     const std::vector<std::string> words = absl::StrSplit(lines[i], '\t');
-    if (words.size() != 13) continue;
+    if (words.size() != 16) continue;
     const auto number = [&](size_t place) {
       int64_t value = 0;
       return absl::SimpleAtoi(words[place], &value) ? value : 0;
@@ -181,11 +221,14 @@ GpuDriver ParseAnswer(const std::string& text) {
                .used_bytes = number(4),
                .needs_reset = number(6) != 0,
                .remapping_failed = number(7) != 0,
-               .is_slowed = number(8) != 0,
+               .slowdown = ParseSlowdown(words[8]),
                .is_persistent = number(9) != 0,
                .links_up = static_cast<int>(number(10)),
                .links_down = static_cast<int>(number(11)),
-               .cluster_uuid = words[12]};
+               .fabric = FabricStateOf(number(13)),
+               .fabric_error = static_cast<int>(number(14)),
+               .cluster_uuid = words[12],
+               .clique = static_cast<int>(number(15))};
     if (number(5) >= 0) gpu.uncorrected_errors = number(5);
     driver.gpus.push_back(std::move(gpu));
   }

@@ -114,22 +114,53 @@ TEST_CASE("GPUs as NVML has them") {
   CHECK(good.memory_bytes == int64_t{80} << 30);
   CHECK(good.used_bytes == 0);
   CHECK(good.uncorrected_errors == 0);
-  CHECK_FALSE(good.is_slowed);
+  CHECK_FALSE(good.slowdown.by_heat);
   CHECK_FALSE(good.needs_reset);
   CHECK(good.links_up == 18);
   CHECK(good.links_down == 0);
   CHECK(good.numa_node == -1);
   CHECK(good.cluster_uuid == "abababababababababababababababab");
+  CHECK(good.fabric == FabricState::kCompleted);
+  CHECK(good.fabric_error == 0);
+  CHECK(good.clique == 7);
   const Gpu& bad = driver.gpus[1];
   CHECK(bad.used_bytes == int64_t{60} << 30);
   CHECK(bad.uncorrected_errors == 4);
-  CHECK(bad.is_slowed);
+  CHECK(bad.slowdown.by_heat);
+  CHECK_FALSE(bad.slowdown.by_hardware);
+  CHECK_FALSE(bad.slowdown.by_power_brake);
   CHECK(bad.needs_reset);
   CHECK_FALSE(bad.remapping_failed);
   CHECK(bad.is_persistent);
   CHECK(bad.links_up == 17);
   CHECK(bad.links_down == 1);
   CHECK(bad.numa_node == 1);
+}
+
+TEST_CASE("a fabric that is not there yet, that is split, or of no use, and clocks that are set") {
+  FakeRoot machine;
+  machine.Write("/dev/nvidia0", "");
+  setenv("FAKE_NVML", "unstarted", 1);
+  GpuDriver driver = ReadGpuDriver(machine.root(), kFakeNvml);
+  REQUIRE(driver.gpus.size() == 2);
+  CHECK(driver.gpus[0].fabric == FabricState::kNotStarted);
+  CHECK(driver.gpus[0].cluster_uuid.empty());
+  setenv("FAKE_NVML", "split", 1);
+  driver = ReadGpuDriver(machine.root(), kFakeNvml);
+  REQUIRE(driver.gpus.size() == 2);
+  CHECK(driver.gpus[0].clique == 1);
+  CHECK(driver.gpus[1].clique == 2);
+  setenv("FAKE_NVML", "capped", 1);
+  driver = ReadGpuDriver(machine.root(), kFakeNvml);
+  unsetenv("FAKE_NVML");
+  REQUIRE(driver.gpus.size() == 2);
+  CHECK(driver.gpus[1].fabric_error == 999);
+  CHECK(driver.gpus[1].cluster_uuid.empty());
+  CHECK(driver.gpus[1].slowdown.by_power_brake);
+  CHECK(driver.gpus[1].slowdown.by_power_limit);
+  CHECK(driver.gpus[1].slowdown.by_clock_setting);
+  CHECK_FALSE(driver.gpus[1].slowdown.by_heat);
+  CHECK_FALSE(driver.gpus[1].slowdown.by_hardware);
 }
 
 TEST_CASE("a driver that does not answer is told, with its words") {

@@ -94,14 +94,41 @@ std::string ValuesText(const std::vector<pb::NodeReport>& reports,
   return JoinCapped(texts, kNamedMax);
 }
 
-void CompareTrait(const TraitRule& rule, const std::string& name,
-                  const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
+// The nodes by their value of a trait; "": they have none.
+std::map<std::string, std::vector<int>> NodesByTrait(const std::vector<pb::NodeReport>& reports,
+                                                     const std::string& name) {
   std::map<std::string, std::vector<int>> nodes_of;
   for (size_t node = 0; node < reports.size(); ++node) {
     const auto trait = reports[node].traits().find(name);
     const bool has = trait != reports[node].traits().end();
     nodes_of[has ? trait->second : ""].push_back(static_cast<int>(node));
   }
+  return nodes_of;
+}
+
+// Several domains are the usual state of several racks; several cliques of one domain are not.
+void CompareDomains(const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
+  const auto domains = NodesByTrait(reports, kDomainTrait);
+  if (domains.size() > 1) {
+    findings->push_back({Severity::kNote, "nodes differ",
+                         absl::StrCat(kDomainTrait, ": ", ValuesText(reports, domains)),
+                         "between domains the GPUs reach each other by the network alone",
+                         "keep groups of tensor and expert parallelism inside of one domain; "
+                         "`convene run` gives the nodes of one domain neighbouring ranks"});
+    return;
+  }
+  const auto cliques = NodesByTrait(reports, kCliqueTrait);
+  if (cliques.size() < 2) return;
+  findings->push_back({Severity::kWarning, "nodes differ",
+                       absl::StrCat(kCliqueTrait, ": ", ValuesText(reports, cliques)),
+                       "one NVLink domain is split: between its cliques the GPUs reach each other "
+                       "by the network alone",
+                       "look at the partitions of the switches (NMX), and at nvidia-imex"});
+}
+
+void CompareTrait(const TraitRule& rule, const std::string& name,
+                  const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
+  const std::map<std::string, std::vector<int>> nodes_of = NodesByTrait(reports, name);
   if (nodes_of.size() < 2) return;
   // Where some have none a program may bring its own, as PyTorch's wheels bring NCCL.
   const bool some_have_none = nodes_of.contains("");
@@ -115,6 +142,7 @@ void CompareTrait(const TraitRule& rule, const std::string& name,
 void CompareTraits(const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
   const size_t before = findings->size();
   for (const TraitRule& rule : kRules) CompareTrait(rule, rule.name, reports, findings);
+  CompareDomains(reports, findings);
   std::set<std::string> variables;
   for (const pb::NodeReport& report : reports) {
     for (const auto& [name, value] : report.traits()) {
@@ -330,6 +358,23 @@ void CheckFolders(const std::vector<pb::NodeReport>& reports,
 
 }  // namespace
 
+namespace {
+
+// Of GPUs that are all in one part of a domain over nodes.
+void AddDomain(const std::vector<agent::Gpu>& gpus, std::map<std::string, std::string>* traits) {
+  if (gpus.empty()) return;
+  const agent::Gpu& first = gpus.front();
+  const bool is_none = first.cluster_uuid.find_first_not_of('0') == std::string::npos;
+  const bool are_one = std::all_of(gpus.begin(), gpus.end(), [&](const agent::Gpu& gpu) {
+    return gpu.cluster_uuid == first.cluster_uuid && gpu.clique == first.clique;
+  });
+  if (is_none || !are_one) return;
+  (*traits)[kDomainTrait] = first.cluster_uuid;
+  (*traits)[kCliqueTrait] = absl::StrCat(first.clique);
+}
+
+}  // namespace
+
 std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,
                                             const std::string& address) {
   std::map<std::string, std::string> traits;
@@ -351,6 +396,7 @@ std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,
   };
   traits["GPUs"] = counted(gpus);
   traits["RDMA ports"] = counted(ports);
+  AddDomain(facts.gpu_driver.gpus, &traits);
   traits["driver"] = facts.gpu_driver.version;
   traits["CUDA"] = facts.gpu_driver.cuda;
   traits["NCCL"] = facts.nccl;

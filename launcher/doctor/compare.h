@@ -15,6 +15,9 @@ namespace convene::launcher {
 
 namespace pb = ::convene::doctor::v1;
 
+// Traits of a node whose GPUs are in one NVLink domain over nodes: its ClusterUUID, and the clique.
+inline constexpr char kDomainTrait[] = "NVLink domain";
+inline constexpr char kCliqueTrait[] = "NVLink clique";
 // Traits of the installed programs, which the caller of TraitsOf adds: which build of Convene this
 // is, and where its trainer's program is ("": nowhere).
 inline constexpr char kBuildTrait[] = "Convene";

@@ -257,6 +257,31 @@ TEST_CASE("equal findings of nodes are told once, with their hosts") {
   CHECK(findings[1].what == "n1: no memory");
 }
 
+TEST_CASE("NVLink domains that differ are usual, and cliques of one domain are not") {
+  Nodes nodes = MakeNodes(3);
+  const auto found = [&](const std::string& last_domain, const std::string& last_clique) {
+    for (int node = 0; node < 3; ++node) {
+      auto& traits = *nodes.reports[node].mutable_traits();
+      traits[kDomainTrait] = node == 2 ? last_domain : "ab01";
+      traits[kCliqueTrait] = node == 2 ? last_clique : "1";
+    }
+    std::vector<Finding> differ;
+    for (const Finding& finding : CompareNodes(nodes.reports, nodes.probes)) {
+      if (finding.subject == "nodes differ") differ.push_back(finding);
+    }
+    return differ;
+  };
+  CHECK(found("ab01", "1").empty());
+  auto differ = found("ab02", "2");
+  REQUIRE(differ.size() == 1);
+  CHECK(differ[0].what == "NVLink domain: ab01 on n0, n1, ab02 on n2");
+  CHECK(differ[0].severity == Severity::kNote);
+  differ = found("ab01", "2");
+  REQUIRE(differ.size() == 1);
+  CHECK(differ[0].what == "NVLink clique: 1 on n0, n1, 2 on n2");
+  CHECK(differ[0].severity == Severity::kWarning);
+}
+
 TEST_CASE("traits are the facts that nodes have in common") {
   agent::MachineFacts facts;
   facts.cpus = 8;
@@ -274,6 +299,16 @@ TEST_CASE("traits are the facts that nodes have in common") {
   CHECK(traits.at("RDMA ports") == "1 x 400 Gb/sec (4X NDR)");
   CHECK(traits.at("NCCL_DEBUG") == "INFO");
   CHECK(traits.find("PATH") == traits.end());
+  CHECK(traits.find(kDomainTrait) == traits.end());
+  auto& gpus = facts.gpu_driver.gpus;
+  for (agent::Gpu& gpu : gpus) gpu.cluster_uuid = "ab01";
+  gpus[0].clique = gpus[1].clique = 3;
+  CHECK(TraitsOf(facts, "").at(kDomainTrait) == "ab01");
+  CHECK(TraitsOf(facts, "").at(kCliqueTrait) == "3");
+  gpus[1].clique = 4;
+  CHECK_FALSE(TraitsOf(facts, "").contains(kCliqueTrait));
+  for (agent::Gpu& gpu : gpus) gpu = {.name = "H100", .cluster_uuid = "0000"};
+  CHECK_FALSE(TraitsOf(facts, "").contains(kDomainTrait));
   CHECK(traits.find("GLOO_SOCKET_IFNAME") == traits.end());
 }
 

@@ -81,6 +81,8 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.local_addr = flags.local_addr;
   job.node_rank = flags.node_rank;
   job.nproc_per_node = "1";
+  // A person waits for the answer, and a node that is down is one: a training job waits longer.
+  job.rdzv_conf = absl::StrCat("join_timeout=", absl::ToDoubleSeconds(flags.wait));
   job.options.propagate_exit_code = true;
   job.options.log.prefix_template = "";
   job.command = DoctorProgram();
@@ -149,6 +151,9 @@ void AddFlags(FlagReader* reader, DoctorFlags* flags) {
                  {.value = "SOCKET"});
   reader->Group("All nodes of a job: the same words on each, as for `convene run`");
   reader->Option("nnodes", &flags->nnodes, "the number of nodes", {.value = "N"});
+  reader->Option("wait", &flags->wait,
+                 "so long this node waits for the others (60); then it says how many came",
+                 {.value = "SECONDS", .least = 1});
   reader->Option("rdzv-endpoint", &flags->rdzv_endpoint, "where the nodes meet",
                  {.value = "HOST[:PORT]"});
   reader->Option("rdzv-id", &flags->rdzv_id, "the name of the run", {.value = "ID"});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "launcher/command_table.h"
 #include "launcher/flags.h"
 #include "tools/base/flag_reader.h"
@@ -21,6 +22,7 @@ struct DoctorFlags {
   // Of the look at several nodes: as `convene run` has them.
   std::optional<std::string> nnodes, rdzv_endpoint, rdzv_id, local_addr;
   std::optional<int> node_rank;
+  absl::Duration wait = absl::Minutes(1);  // for the other nodes to come
   rendezvous::Credentials credentials;
 };
 

@@ -11,11 +11,10 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/planner/explain.h"
 
 namespace convene::launcher {
 namespace {
-
-using worker::Recompute;
 
 constexpr double kGpusMax = 1 << 20;
 constexpr int kSequenceDefault = 4096;
@@ -47,11 +46,14 @@ void AddWishes(FlagReader* reader, worker::Wishes* wishes) {
   reader->Choice<std::optional<bool>>("zero-bubble", &wishes->zero_bubble,
                                       {{"yes", true}, {"no", false}},
                                       "whether the schedule is zb-h1 [both are tried]");
-  reader->Choice<std::optional<Recompute>>("recompute", &wishes->recompute,
-                                           {{"none", Recompute::kNone},
-                                            {"selective", Recompute::kSelective},
-                                            {"full", Recompute::kFull}},
-                                           "what the backward pass computes again");
+  reader->Custom("recompute",
+                 [wishes](const std::string& text) -> absl::Status {
+                   CONVENE_ASSIGN_OR_RETURN(wishes->recompute, worker::ParseRecompute(text));
+                   return absl::OkStatus();
+                 },
+                 "what the backward pass computes again: none, selective, full, or some of norms, "
+                 "swiglu, attention, mlp, with commas",
+                 {.value = "PARTS"});
 }
 
 // Flags that do not go together.

@@ -9,6 +9,7 @@
 #include "catch2/catch.hpp"
 #include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/planner/explain.h"
 
 namespace convene::launcher {
 namespace {
@@ -124,6 +125,25 @@ TEST_CASE("HFU is MFU where passes alone are computed again, and a forward pass 
   const PlanFigures full = figures_of("full");
   CHECK(full.hfu > 1.2 * full.mfu_full);
   CHECK(full.hfu < 4.0 / 3 * full.mfu_full);
+}
+
+TEST_CASE("--recompute takes what a plan prints, and says what it can be") {
+  for (const bool norms : {false, true}) {
+    for (const bool attention : {false, true}) {
+      for (const bool mlp : {false, true}) {
+        const worker::Recompute recompute = {
+            .norms = norms, .swiglu = mlp, .attention = attention, .mlp = mlp};
+        const std::string text = worker::RecomputeText(recompute);
+        INFO(text);
+        const Asked asked({"--model", "llama-3-8b", "--gpus", "8", "--recompute", text});
+        REQUIRE(asked.plans.ranked.size() > 0);
+        CHECK(asked.plans.ranked.front().strategy.recompute == recompute);
+        CHECK_THAT(TrainYaml(asked.answer()), Catch::Contains("recompute: " + text + "\n"));
+      }
+    }
+  }
+  CHECK_STATUS(Read({"--model", "llama-3-8b", "--gpus", "8", "--recompute", "norms,all"}),
+               absl::StatusCode::kInvalidArgument, "some of norms, swiglu, attention and mlp");
 }
 
 TEST_CASE("the text names all that was asked") {

@@ -101,6 +101,12 @@ void WriteJobs(const std::vector<JobView>& views, Writer* writer) {
             return std::count_if(view.nodes.begin(), view.nodes.end(),
                                  [](const NodeView& node) { return node.group_rank >= 0; });
           });
+  per_run("convene_ranks", "gauge", "Ranks of the job's epoch.", [](const JobView& view) {
+    int ranks = 0;
+    for (const NodeView& node : view.nodes)
+      ranks += node.group_rank >= 0 ? node.local_world_size : 0;
+    return ranks;
+  });
   per_run("convene_epoch", "gauge", "The job's epoch; it rises with each change of members.",
           [](const JobView& view) { return view.epoch.value(); });
   per_run("convene_restarts_total", "counter", "Failures that cost the job's budget.",
@@ -268,6 +274,8 @@ std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters&
                  &RankProgress::wait_ms, &writer);
   WriteRankTimes(views, "data", "Time in which a rank waits for its samples in a step",
                  &RankProgress::data_ms, &writer);
+  WriteRankTimes(views, "checkpoint", "Time that a rank's saves take from a step",
+                 &RankProgress::checkpoint_ms, &writer);
   WriteDaemon(counters, &writer);
   WriteStore(store.value_or(StoreServer::Counts()), &writer);
   WriteProcess(process, &writer);

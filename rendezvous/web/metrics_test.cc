@@ -48,6 +48,7 @@ JobView JobOfRanks(const std::string& id, int ranks) {
     node.ranks.push_back({.local_rank = i,
                           .compute_ms = 100.0 + i,
                           .wait_ms = 50,
+                          .checkpoint_ms = 7,
                           .loss = 2.5,
                           .tokens_per_second = 1000,
                           .memory_peak_bytes = 1 << 30});
@@ -92,6 +93,8 @@ TEST_CASE("a job's training is measured in base units, and what is not told has 
         "convene_training_steps_per_second{run=\"a\"} 2.5\n",
         "convene_training_tokens_per_second{run=\"a\"} 4000\n",
         "convene_training_loss{run=\"a\"} 2.5\n", "convene_training_goodput_ratio{run=\"a\"} 1\n",
+        "convene_ranks{run=\"a\"} 4\n", "convene_ranks{run=\"b\"} 0\n",
+        "convene_step_checkpoint_seconds{run=\"a\",rank_is=\"longest\"} 0.007",
         "convene_stragglers{run=\"a\"} 1\n", "convene_stragglers{run=\"b\"} 0\n",
         "convene_rank_memory_peak_bytes{run=\"a\"} 1073741824\n",
         "convene_step_wait_seconds{run=\"a\",rank_is=\"longest\"} 0.05",
@@ -102,7 +105,7 @@ TEST_CASE("a job's training is measured in base units, and what is not told has 
     CHECK(absl::StrContains(text, line));
   }
   CHECK(Count(text, "{run=\"b\"} ") ==
-        5);  // nodes, nodes in the epoch, epoch, restarts, stragglers
+        6);  // nodes, nodes in the epoch, ranks, epoch, restarts, stragglers
 }
 
 TEST_CASE("single ranks have samples in small jobs only, and few in all") {
@@ -112,7 +115,7 @@ TEST_CASE("single ranks have samples in small jobs only, and few in all") {
   for (int i = 0; i < 50; ++i) jobs.push_back(JobOfRanks(absl::StrCat(i), kMostRanksMeasured));
   const std::string text = MetricsText(jobs, {}, {}, {}, kNoCurves);
   CHECK(Count(text, "convene_rank_step_compute_seconds{") == kMostRanksMeasuredInAll);
-  CHECK(Count(text, "rank_is=\"median\"") == 150);
+  CHECK(Count(text, "rank_is=\"median\"") == 200);
 }
 
 TEST_CASE("a rank that tells no times has no samples of them") {

@@ -43,11 +43,33 @@ class MetricsTest(ConveneTestCase):
                              text=True, check=False, timeout=60)
         self.assertNotEqual(bad.returncode, 0)
 
-    def test_every_metric_of_the_board_exists(self):
+    def board(self):
+        """The board, and the PromQL expressions in it."""
         with open(find_program(BOARD), encoding="utf-8") as file:
             board = json.load(file)
         expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-        expressions += [each["expr"] for each in board["annotations"]["list"]]
+        return board, expressions + [each["expr"] for each in board["annotations"]["list"]]
+
+    def check_rules(self, expressions):
+        """What promtool says of rules with these expressions, and its exit code. Grafana puts a run and a daemon in place of its variables."""
+        rules = [{"record": f"board:expression:{number}", "expr": each.replace("$run", ".*").replace("$daemon", ".*")}
+                 for number, each in enumerate(expressions)]
+        with open(self.path("rules.yml"), "w", encoding="utf-8") as file:
+            json.dump({"groups": [{"name": "board", "rules": rules}]}, file)  # JSON is YAML
+        done = subprocess.run([PROMTOOL, "check", "rules", self.path("rules.yml")], capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    @unittest.skipUnless(PROMTOOL, "SKIPPED: no promtool (tools/install_packages page)")
+    def test_prometheus_parses_every_expression_of_the_board(self):
+        _, expressions = self.board()
+        code, said = self.check_rules(expressions)
+        self.assertEqual(code, 0, said)
+        self.assertIn(f"SUCCESS: {len(expressions)} rules found", said)
+        # It does find what cannot be parsed.
+        self.assertNotEqual(self.check_rules(expressions + ["rate(convene_epoch)"])[0], 0)
+
+    def test_every_metric_of_the_board_exists(self):
+        board, expressions = self.board()
         expressions += [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
         named = {name for each in expressions for name in re.findall(r"\b(?:convene|process)_\w+", each)}
         known = set(re.findall(r"^([a-z_]+)(?:\{| )", self.text, re.M))

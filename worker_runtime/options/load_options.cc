@@ -27,6 +27,7 @@
 #include "worker_runtime/options/load_first_weights.h"
 #include "worker_runtime/options/resolve_model.h"
 #include "worker_runtime/options/resolve_values.h"
+#include "worker_runtime/planner/explain.h"
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
@@ -60,28 +61,12 @@ absl::Status ResolveResume(const TrainConfig& config, TrainOptions* options) {
 }
 
 absl::Status ResolveRecompute(const TrainConfig& config, int layers, Recompute* recompute) {
-  const Words<Recompute> kWhole = {
-      {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
-  const Words<Recompute> kParts = {{"norms", {.norms = true}},
-                                   {"swiglu", {.swiglu = true}},
-                                   {"attention", {.attention = true}},
-                                   {"mlp", {.swiglu = true, .mlp = true}}};
-  if (!ToWord("recompute", config.recompute(), recompute, kWhole).ok()) {
-    *recompute = Recompute::kNone;
-    for (const absl::string_view part : absl::StrSplit(config.recompute(), ',')) {
-      Recompute more;
-      if (!ToWord("recompute", std::string(part), &more, kParts).ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("recompute is \"", Utf8(config.recompute(), 200),
-                         "\"; it can be none, selective, full, or some of norms, swiglu, attention "
-                         "and mlp, with commas between them"));
-      }
-      recompute->norms |= more.norms;
-      recompute->swiglu |= more.swiglu;
-      recompute->attention |= more.attention;
-      recompute->mlp |= more.mlp;
-    }
+  const auto parsed = ParseRecompute(config.recompute());
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("recompute is \"", Utf8(config.recompute(), 200),
+                                                   "\"; ", parsed.status().message()));
   }
+  *recompute = *parsed;
   if (!config.has_recompute_layers()) return absl::OkStatus();
   if (*recompute == Recompute::kNone) {
     return absl::InvalidArgumentError(

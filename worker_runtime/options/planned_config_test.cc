@@ -1,4 +1,5 @@
 // The trainer takes the configurations that the planner makes, and gets the planned layout.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,42 @@ TEST_CASE("the trainer takes every planned configuration, and gets its layout") 
     REQUIRE_OK(pipeline);
     CHECK(static_cast<int>(pipeline->schedule.placement.size()) ==
           strategy.layout.pp * strategy.virtual_stages);
+  }
+}
+
+// A plan of the fewest GPUs, of a few counts, on which the model fits.
+Plans SmallestPlans(const PlanJob& job) {
+  for (const int gpus : {1, 8, 64, 512, 2048}) {
+    const Gpu gpu = *FindGpu("h200");
+    const Cluster cluster = {.gpu = gpu, .network = *FindNetwork(gpu.network), .gpus = gpus};
+    auto plans = Search(job, cluster, {});
+    REQUIRE_OK(plans);
+    if (!plans->ranked.empty()) return *std::move(plans);
+  }
+  FAIL("no layout fits");
+  return {};
+}
+
+TEST_CASE("the trainer takes the plan of each model that has a name") {
+  for (const std::string& name : ModelNames()) {
+    INFO(name);
+    const ModelConfig model = *NamedModel(name);
+    const PlanJob job = {
+        .model = model,
+        .sequence_length = model.family->learned_positions ? std::min(1024, model.positions) : 1024,
+        .global_batch_size = 4096};
+    const Plans plans = SmallestPlans(job);
+    const Strategy& strategy = plans.ranked.front().strategy;
+    const std::string yaml =
+        TrainYaml({.model = name, .optimizer = "adamw", .steps = 10}, job, strategy);
+    INFO(yaml);
+    const TrainOptions options = Loaded(yaml);
+    const auto decision =
+        DecideLayout(options, strategy.layout.world_size(), /*job_has_begun=*/false);
+    REQUIRE_OK(decision);
+    CHECK(decision->layout == strategy.layout);
+    CHECK(options.model_name == name);
+    CHECK(options.recompute == strategy.recompute);
   }
 }
 

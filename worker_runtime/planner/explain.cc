@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tools/base/text.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/planner/collectives.h"
@@ -79,6 +80,29 @@ std::string RecomputeText(const Recompute& recompute) {
     if (is_on) parts.emplace_back(name);
   }
   return absl::StrJoin(parts, ",");
+}
+
+absl::StatusOr<Recompute> ParseRecompute(absl::string_view text) {
+  if (text == "none") return Recompute::kNone;
+  if (text == "selective") return Recompute::kSelective;
+  if (text == "full") return Recompute::kFull;
+  Recompute recompute;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    if (part == "norms") {
+      recompute.norms = true;
+    } else if (part == "swiglu") {
+      recompute.swiglu = true;
+    } else if (part == "attention") {
+      recompute.attention = true;
+    } else if (part == "mlp") {
+      recompute.swiglu = recompute.mlp = true;
+    } else {
+      return absl::InvalidArgumentError(
+          "it can be none, selective, full, or some of norms, swiglu, attention and mlp, with "
+          "commas between them");
+    }
+  }
+  return recompute;
 }
 
 const char* ScheduleName(const Strategy& strategy) {

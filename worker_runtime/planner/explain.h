@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "worker_runtime/planner/search.h"
 
 namespace convene::worker {
@@ -14,6 +16,8 @@ namespace convene::worker {
 std::string StrategyText(const Strategy& strategy);
 // "none", "selective", "full", or the parts: --recompute's words.
 std::string RecomputeText(const Recompute& recompute);
+// The inverse. InvalidArgument for other words.
+absl::StatusOr<Recompute> ParseRecompute(absl::string_view text);
 // "1f1b" or "interleaved".
 const char* ScheduleName(const Strategy& strategy);
 
