@@ -3,10 +3,11 @@
     bazel build //worker_runtime/comm/testing:gloo_peer; tests/bench/collective_bench.py --convene CONVENE --gloo-peer PATH [--ranks 2] [--rounds 9]
     ~/.cache/convene/venv/bin/python tests/bench/collective_bench.py ... --peers torch --operation all_gather    (after tools/torch_environment)
 
-The peer of every operation but all_reduce is PyTorch's process group alone, which calls Gloo's algorithms. A size counts as in nccl-tests: the whole of what a
-rank gives or gets, the larger one. Gloo's own benchmark times the same three functions of its library; Debian has the library, and gloo_peer calls them. Each round measures each size by all
-programs, whose order is turned round from round to round. All go over the loopback interface with one thread a rank, and each figure is the slowest rank's
-mean. A ratio is the median of the rounds' ratios, with their quartiles: programs that are measured one behind the other meet the same noise.
+The peer of every operation but all_reduce is PyTorch's process group alone, which calls Gloo's algorithms. A size counts as in nccl-tests: the whole
+of what a rank gives or gets, the larger one. Gloo's own benchmark times the same three functions of its library; Debian has the library, and
+gloo_peer calls them. Each round measures each size by all programs, whose order is turned round from round to round. All go over the loopback
+interface with one thread a rank, and each figure is the slowest rank's mean. A ratio is the median of the rounds' ratios, with their quartiles:
+programs that are measured one behind the other meet the same noise.
 """
 
 import argparse
