@@ -38,7 +38,6 @@ constexpr size_t kGroupsShown = 8;
 // The limit of a stopped process where none is given. It is below the time that a collective of
 // convene-train waits for a peer (300 s), so that the cause is told before its echo.
 constexpr absl::Duration kStoppedLimit = absl::Minutes(1);
-constexpr char kStoppedWhy[] = "limit 60 s, of a stopped process";
 // Workers that end together do so within this time.
 constexpr absl::Duration kEndPatience = absl::Seconds(10);
 
@@ -56,6 +55,15 @@ absl::Duration MedianOf(const std::deque<absl::Duration>& durations) {
 
 absl::Duration LongestOf(const std::deque<absl::Duration>& durations) {
   return *std::max_element(durations.begin(), durations.end());
+}
+
+// "rank 3", "ranks 4,5,6".
+std::string RanksText(const std::vector<int>& ranks) {
+  const auto end =
+      ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kGroupsShown));
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks.begin(), end, ","),
+                      ranks.size() > kGroupsShown ? ",..." : "");
 }
 
 }  // namespace
@@ -105,7 +113,7 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   // next step.
   const auto place = [this](int local_rank) {
     const Worker& worker = workers_.at(local_rank);
-    return std::make_pair(worker.last.phase == kStep, worker.since);
+    return std::make_tuple(worker.last.awaited_rank >= 0, worker.last.phase == kStep, worker.since);
   };
   std::stable_sort(verdict.local_ranks.begin(), verdict.local_ranks.end(),
                    [&](int a, int b) { return place(a) < place(b); });
@@ -127,10 +135,15 @@ std::vector<int> HangDetector::Laggards(bool all_alike, MonotonicTime now) const
   return local_ranks;
 }
 
+absl::Duration HangDetector::StoppedLimit() const {
+  return limits_.step > absl::ZeroDuration() ? std::min(limits_.step, kStoppedLimit)
+                                             : kStoppedLimit;
+}
+
 bool HangDetector::IsStoppedTooLong(int local_rank, const Worker& worker, MonotonicTime now) const {
   if (IsOverdue(local_rank, worker, /*all_alike=*/false, now)) return true;
   const bool is_given = GivenLimit(worker) > absl::ZeroDuration();
-  return limits_.automatic && !is_given && now - *worker.stopped_since > kStoppedLimit;
+  return limits_.automatic && !is_given && now - *worker.stopped_since > StoppedLimit();
 }
 
 // No worker is to blame for the time in which the agent did not look.
@@ -146,6 +159,9 @@ void HangDetector::BridgeGap(absl::Duration gap, MonotonicTime now) {
 }
 
 void HangDetector::NoteState(Worker& worker, const WorkerReading& reading, MonotonicTime now) {
+  worker.last.awaited_rank = reading.awaited_rank;
+  worker.last.tells_awaited = reading.tells_awaited;
+  worker.last.awaits = reading.awaits;
   if (!reading.is_stopped) worker.stopped_since.reset();
   if (reading.is_stopped && !worker.stopped_since.has_value()) worker.stopped_since = now;
 }
@@ -308,15 +324,40 @@ absl::Duration HangDetector::Silence(const Worker& worker, MonotonicTime now) co
   return now - (since_start ? started_ : worker.since);
 }
 
+bool HangDetector::MayWaitElsewhere(const Worker& worker, bool all_alike) const {
+  const bool are_others_elsewhere = world_size_ > static_cast<int>(workers_.size());
+  if (!are_others_elsewhere || worker.stopped_since.has_value()) return false;
+  if (!worker.last.tells_awaited) return all_alike;
+  return worker.last.awaited_rank >= 0 &&
+         workers_.count(worker.last.awaited_rank - first_global_rank_) == 0;
+}
+
 bool HangDetector::IsOverdue(int local_rank, const Worker& worker, bool all_alike,
                              MonotonicTime now) const {
   absl::Duration limit = LimitOf(local_rank, worker).duration;
   if (limit == absl::InfiniteDuration()) return false;
-  const bool others_may_be_late = world_size_ > static_cast<int>(workers_.size());
-  if (all_alike && others_may_be_late) {
-    limit += std::min(limit / 10, kNeighbourPatience) + 2 * look_interval_;
+  if (MayWaitElsewhere(worker, all_alike)) {
+    // A worker that tells for whom it waits is not to blame itself.
+    const bool is_told = worker.last.tells_awaited;
+    limit += (is_told ? kNeighbourPatience : std::min(limit / 10, kNeighbourPatience)) +
+             2 * look_interval_;
   }
   return Silence(worker, now) > limit;
+}
+
+std::string HangDetector::AwaitedText() const {
+  std::map<std::string, std::vector<int>> waits;
+  for (const auto& [local_rank, worker] : workers_) {
+    if (worker.last.awaited_rank < 0 || worker.stopped_since.has_value()) continue;
+    waits[worker.last.awaits].push_back(first_global_rank_ + local_rank);
+  }
+  std::string text;
+  size_t shown = 0;
+  for (const auto& [what, ranks] : waits) {
+    if (shown++ == kGroupsShown) break;
+    absl::StrAppend(&text, "; ", RanksText(ranks), ": ", what);
+  }
+  return text;
 }
 
 std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alike,
@@ -326,18 +367,25 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
   const bool in_step = worker.last.phase == kStep;
   const bool is_by_state =
       worker.stopped_since.has_value() && !IsOverdue(blamed, worker, all_alike, now);
-  std::string why = absl::StrCat("hang: ",
-                                 worker.finished == 0 ? "no first step"
-                                 : in_step            ? "no step"
-                                                      : "no change",
-                                 " for ", Text(Silence(worker, now)), " (",
-                                 is_by_state ? kStoppedWhy : LimitOf(blamed, worker).why,
-                                 "), phase ", worker.last.phase, ", step ", worker.last.step);
+  std::string why = absl::StrCat(
+      "hang: ",
+      worker.finished == 0 ? "no first step"
+      : in_step            ? "no step"
+                           : "no change",
+      " for ", Text(Silence(worker, now)), " (",
+      is_by_state ? absl::StrCat("limit ", Text(StoppedLimit()), ", of a stopped process")
+                  : LimitOf(blamed, worker).why,
+      "), phase ", worker.last.phase, ", step ", worker.last.step);
   if (worker.stopped_since.has_value()) {
     absl::StrAppend(&why, "; its process has been stopped by a signal (state T) for ",
                     Text(now - *worker.stopped_since));
     if (workers_.size() == 1) return why;
   }
+  const bool may_wait = !worker.last.tells_awaited || worker.last.awaited_rank >= 0;
+  if (!may_wait && !worker.stopped_since.has_value() && world_size_ > 1) {
+    why += "; it waits for no other rank";
+  }
+  why += AwaitedText();
   const std::string ended = ended_.empty() ? ""
                                            : absl::StrCat("; ended with 0: ", EndedText(now),
                                                           ": the others may wait for it");
@@ -348,7 +396,9 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
                             ? "it is the only worker here that tells its progress"
                             : absl::StrCat("all ", workers_.size(),
                                            " workers here that tell their progress stand there"),
-                        ended_.empty() ? ": it may wait for another rank" : ended);
+                        !ended_.empty() ? ended
+                        : may_wait      ? ": it may wait for another rank"
+                                        : "");
   }
   std::map<std::pair<int64_t, std::string>, std::vector<int>> places;
   for (const auto& [local_rank, other] : workers_) {
@@ -357,13 +407,8 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
   }
   std::vector<std::string> texts;
   for (const auto& [place, ranks] : places) {
-    texts.push_back(absl::StrCat(
-        ranks.size() == 1 ? "rank " : "ranks ",
-        absl::StrJoin(
-            ranks.begin(),
-            ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kGroupsShown)), ","),
-        ranks.size() > kGroupsShown ? ",..." : "", " at step ", place.first, " (", place.second,
-        ")"));
+    texts.push_back(
+        absl::StrCat(RanksText(ranks), " at step ", place.first, " (", place.second, ")"));
     if (texts.size() == kGroupsShown) break;
   }
   return absl::StrCat(why, "; the others here: ", absl::StrJoin(texts, ", "), ended);

@@ -26,7 +26,12 @@
 //
 // A worker whose process is stopped (state T) goes on only when somebody lets it, so it is to blame
 // before all others, at whatever step. It is overdue by its limit, and without a given one after a
-// minute in that state; no other node is given time to report first.
+// minute in that state, or the given limit of a step where that is shorter; no other node is given
+// time to report first.
+//
+// A worker may tell for which rank its collective waits. Of workers of the lowest step those are to
+// blame that wait for none, though others do. A worker that waits for a rank of another node gives
+// that node time to report first; a worker that waits for none is given no such time.
 //
 // A worker that ended with 0 while others run is named: in a collective they wait for it for ever.
 //
@@ -71,7 +76,12 @@ struct WorkerReading {
   int64_t memory_bytes = 0;
   int64_t memory_peak_bytes = 0;
   int place = 0;
-  int pid = 0;              // of the process that tells, as it sees itself
+  int pid = 0;  // of the process that tells, as it sees itself
+  // The rank that a collective of this worker waits for, of all ranks; -1: none waits. Only of a
+  // worker that tells it.
+  int awaited_rank = -1;
+  bool tells_awaited = false;
+  std::string awaits;       // "all_reduce #17 of dp waits for rank 3"
   bool is_stopped = false;  // the kernel says so (state T), by SIGSTOP say; no debugger's stop
 };
 
@@ -135,6 +145,12 @@ class HangDetector {
   void NoteState(Worker& worker, const WorkerReading& reading, MonotonicTime now);
   // The workers of the lowest step, when all of them are overdue; else none.
   std::vector<int> Laggards(bool all_alike, MonotonicTime now) const;
+  // Whether the worker may wait for a rank of another node.
+  bool MayWaitElsewhere(const Worker& worker, bool all_alike) const;
+  // "; ranks 4,5,6: all_reduce #17 of dp waits for rank 7", of all workers that wait.
+  std::string AwaitedText() const;
+  // Of a worker in a phase without a given limit.
+  absl::Duration StoppedLimit() const;
   bool IsStoppedTooLong(int local_rank, const Worker& worker, MonotonicTime now) const;
   void BridgeGap(absl::Duration gap, MonotonicTime now);
   void NoteNews(MonotonicTime now);

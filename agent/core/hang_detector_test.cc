@@ -120,15 +120,72 @@ TEST_CASE("without a given limit a process may be stopped for a minute, and its 
   CHECK(story.blamed == 1);
 }
 
+TEST_CASE("a process that is stopped in a phase without a limit has the time of a step") {
+  HangLimits limits;
+  limits.step = absl::Seconds(3);
+  Story story(limits, 2);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 32, "validation");
+  CHECK(story.Pass(absl::Minutes(2)).empty());
+  story.readings[1].is_stopped = true;
+  CHECK(story.Pass(absl::Seconds(4)).empty());
+  CHECK_THAT(story.Pass(kLook), Contains("(limit 3 s, of a stopped process)"));
+}
+
 TEST_CASE("the node of a stopped process does not wait for another node to report first") {
   Story story(Given({}, absl::Seconds(100), {}), 4);
   for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
   CHECK(story.Steps(1, absl::Seconds(2)).empty());
   Story neighbour = story;
   story.readings[1].is_stopped = true;
+  story.readings[1].tells_awaited = true;
+  story.readings[1].awaited_rank = 0;  // as it was when it was stopped
   CHECK(story.Pass(absl::Seconds(99)).empty());
   CHECK_FALSE(story.Pass(absl::Seconds(2)).empty());
   CHECK(neighbour.Pass(absl::Seconds(110)).empty());
+}
+
+// Workers 0 to 3 (ranks 4 to 7) of `world_size`, alike at step 31. Each but `free` waits for rank
+// `awaited`.
+Story Waiting(int world_size, int awaited, int free) {
+  Story story(Given({}, absl::Seconds(100), {}), world_size);
+  for (int local_rank = 0; local_rank < 4; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  for (auto& [local_rank, reading] : story.readings) {
+    reading.tells_awaited = true;
+    if (local_rank == free) continue;
+    reading.awaited_rank = awaited;
+    reading.awaits = "all_reduce #17 of dp waits for rank " + std::to_string(awaited);
+  }
+  return story;
+}
+
+TEST_CASE("of workers that stand alike the one that waits for none is to blame, at once") {
+  Story story = Waiting(8, 7, 3);
+  CHECK(story.Pass(absl::Seconds(99)).empty());
+  CHECK(story.Pass(absl::Seconds(2)) ==
+        "hang: no step for 101 s (limit 100 s), phase step, step 31; it waits for no other rank; "
+        "ranks 4,5,6: all_reduce #17 of dp waits for rank 7; all 4 workers here that tell their "
+        "progress stand there");
+  CHECK(story.blamed == 3);
+}
+
+TEST_CASE("workers that wait for a rank of another node give that node time to report") {
+  Story story = Waiting(8, 1, -1);
+  CHECK(story.Pass(absl::Seconds(110)).empty());
+  CHECK_THAT(story.Pass(absl::Seconds(5)),
+             Contains("ranks 4,5,6,7: all_reduce #17 of dp waits for rank 1; all 4") &&
+                 Catch::EndsWith("it may wait for another rank"));
+}
+
+TEST_CASE("what the others wait for stands beside the state of a stopped process") {
+  Story story = Waiting(4, 6, 2);
+  story.readings[2].is_stopped = true;
+  CHECK_THAT(story.Pass(absl::Seconds(103)),
+             Contains("(state T) for 99 s; ranks 4,5,7: all_reduce #17 of dp waits for rank 6; the "
+                      "others here: ranks 4,5,7 at step 31 (step)"));
+  CHECK(story.blamed == 2);
 }
 
 TEST_CASE("where hangs are not looked for a process may be stopped for ever") {

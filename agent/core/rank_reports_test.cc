@@ -55,6 +55,16 @@ TEST_CASE("times are means of the steps since the last report") {
   CHECK(told[0].compute_ms == Approx(400));
 }
 
+TEST_CASE("a wait for a rank is told of a worker that makes no step") {
+  RankReports reports;
+  WorkerReading waiting = AfterStep(10);
+  waiting.awaits = "all_reduce #17 of dp waits for rank 3";
+  CHECK(reports.Report({{2, waiting}}, At(2))[0].awaits.empty());
+  CHECK(reports.Report({{2, waiting}}, At(3))[0].awaits == waiting.awaits);
+  ++waiting.step;
+  CHECK(reports.Report({{2, waiting}}, At(4))[0].awaits.empty());
+}
+
 TEST_CASE("a worker that resumes tells its tokens after its step: the sum is no rate") {
   RankReports reports;
   WorkerReading resumed = AfterStep(1000);

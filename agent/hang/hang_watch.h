@@ -24,7 +24,7 @@
 namespace convene::agent {
 
 // Lives on the thread of its loop. Looks once a second (oftener where a limit is below 4 s), and
-// only while workers run: 272 bytes are read of each page.
+// only while workers run: 400 bytes are read of each page.
 class HangWatch {
  public:
   struct Listener {

@@ -29,11 +29,17 @@ constexpr int kMostLookedAt = 10'000;
 constexpr int kTries = 3;
 constexpr int64_t kMostCounted = int64_t{1} << 53;
 
-std::string CleanPhase(const char (&bytes)[24]) {
-  std::string phase(bytes, strnlen(bytes, sizeof(bytes) - 1));
-  for (char& c : phase) {
+template <size_t kSize>
+std::string CleanText(const char (&bytes)[kSize]) {
+  std::string text(bytes, strnlen(bytes, kSize - 1));
+  for (char& c : text) {
     if (c < ' ' || c > '~') c = '?';
   }
+  return text;
+}
+
+std::string CleanPhase(const char (&bytes)[24]) {
+  const std::string phase = CleanText(bytes);
   return phase.empty() ? contract::kStepPhase : phase;
 }
 
@@ -60,6 +66,19 @@ void ReadFacts(const contract::ProgressPage& page, WorkerReading& reading) {
   }
   if ((page.flags & contract::kProgressTellsLossFlag) != 0) reading.loss = page.loss;
   reading.place = static_cast<int>(std::min<uint32_t>(page.place, INT32_MAX));
+}
+
+// The page's third part, as two reads found it.
+void ReadAwaited(const contract::ProgressPage& page, const contract::ProgressPage& again,
+                 WorkerReading& reading) {
+  const uint64_t sequence = page.awaits_sequence;
+  reading.tells_awaited = sequence != 0;
+  const bool is_whole = sequence % 2 == 0 && sequence == again.awaits_sequence;
+  if (!is_whole || page.awaits_rank == 0 || page.awaits_rank > INT32_MAX) return;
+  reading.awaited_rank = static_cast<int>(page.awaits_rank - 1);
+  reading.awaits =
+      absl::StrCat(CleanText(page.awaits_operation), " #", page.awaits_number, " of ",
+                   CleanText(page.awaits_group), " waits for rank ", reading.awaited_rank);
 }
 
 }  // namespace
@@ -120,7 +139,10 @@ std::optional<WorkerReading> ProgressPage::Read() const {
     if (size != static_cast<ssize_t>(read->size())) return std::nullopt;
   }
   const auto page = std::bit_cast<contract::ProgressPage>(bytes);
-  if (bytes != again || page.sequence == 0 || page.sequence % 2 != 0 ||
+  // The third part changes oftener than the first two, which are looked at as one.
+  constexpr size_t kFirstParts = offsetof(contract::ProgressPage, awaits_sequence);
+  if (std::memcmp(bytes.data(), again.data(), kFirstParts) != 0 || page.sequence == 0 ||
+      page.sequence % 2 != 0 ||
       std::memcmp(page.magic, contract::kProgressMagic, sizeof(page.magic)) != 0) {
     return std::nullopt;
   }
@@ -132,6 +154,7 @@ std::optional<WorkerReading> ProgressPage::Read() const {
   reading.dumps_on_signal = (page.flags & contract::kProgressDumpsOnSignalFlag) != 0;
   reading.pid = static_cast<int>(std::min<uint32_t>(page.pid, INT32_MAX));
   ReadFacts(page, reading);
+  ReadAwaited(page, std::bit_cast<contract::ProgressPage>(again), reading);
   return reading;
 }
 

@@ -61,6 +61,25 @@ TEST_CASE_METHOD(Fixture, "what a worker tells is read") {
   CHECK_FALSE(reading->dumps_on_signal);
 }
 
+TEST_CASE_METHOD(Fixture, "the wait of a collective is read, but not while it is written") {
+  CHECK_FALSE(Write()->tells_awaited);
+  bytes.awaits_sequence = 2;
+  CHECK(Write()->tells_awaited);
+  CHECK(Write()->awaited_rank == -1);
+  bytes.awaits_rank = 4;
+  bytes.awaits_number = 17;
+  std::memcpy(bytes.awaits_operation, "all_reduce", 10);
+  std::memcpy(bytes.awaits_group, "dp\1", 3);
+  CHECK(Write()->awaited_rank == 3);
+  CHECK(Write()->awaits == "all_reduce #17 of dp? waits for rank 3");
+  bytes.awaits_sequence = 3;
+  CHECK(Write()->awaited_rank == -1);
+  CHECK(Write()->tells_awaited);
+  bytes.awaits_sequence = 4;
+  bytes.awaits_rank = UINT32_MAX;
+  CHECK(Write()->awaited_rank == -1);
+}
+
 TEST_CASE_METHOD(Fixture, "the second part is read where its flags say that it is there") {
   bytes.compute_ns = 1'000'000'000;
   bytes.wait_ns = 2'000'000'000;

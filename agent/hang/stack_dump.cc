@@ -148,7 +148,9 @@ StackDump::StackDump(EventLoop& loop, const std::vector<StackTarget>& targets,
       on_done_(std::move(on_done)),
       end_(Clock::Real().Now() + deadline),
       timer_(loop, [this] { NextTool(); }) {
-  FindTools(targets.front().pid, search_path);
+  // A debugger tells no more of a process that a signal has stopped, takes its state (T) away, and
+  // needs time in which another node reports a rank that only waits.
+  if (!IsStopped(targets.front().pid)) FindTools(targets.front().pid, search_path);
   bool has_signalled = false;
   for (size_t i = 0; i < std::min(targets.size(), kTargetsMax); ++i) {
     const StackTarget& target = targets[i];

@@ -41,7 +41,8 @@ pid_t TellingProcess(pid_t worker, pid_t told);
 //
 //   1. at once, all: the kernel's view, and SIGUSR2 to those that answer it (on their own stderr,
 //      so in the log), half a second
-//   2. the first target: py-spy when it is Python, then gdb, each if it is in PATH
+//   2. the first target: py-spy when it is Python, then gdb, each if it is in PATH; none of a
+//      process that a signal has stopped
 //
 // all within `deadline`; a tool that runs then is killed, which lets go of the worker. Lives on the
 // thread of its loop.

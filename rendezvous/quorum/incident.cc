@@ -326,6 +326,14 @@ std::tuple<std::string, std::string, std::string> KindOf(const Incident& inciden
           ErrorOf(*broke)};
 }
 
+// The part of a line of parts that has `text`: "...; ranks 4,5: all_reduce #17 of dp waits ...".
+std::string PartWith(absl::string_view line, absl::string_view text) {
+  for (const absl::string_view part : absl::StrSplit(line, "; ")) {
+    if (absl::StrContains(part, text)) return std::string(part);
+  }
+  return std::string(line);
+}
+
 // Adds the words of the kernel, the error file and the collectives.
 void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
   const auto add = [&](absl::string_view what, const WorkerFailure& failure,
@@ -339,8 +347,10 @@ void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
     if (!failure.error_lines.empty()) add("its error", failure, failure.error_lines.front());
     for (const char* const text : kWaits) {
       const std::string* const line = FindWords(failure, text);
-      if (line != nullptr) add("in a collective", failure, *line);
-      if (line != nullptr) break;
+      if (line == nullptr) continue;
+      const bool is_agents = line == &failure.why;
+      add("in a collective", failure, is_agents ? PartWith(*line, text) : *line);
+      break;
     }
   }
 }

@@ -50,7 +50,7 @@ struct Incident {
   // The first is the cause, the others its echo (all, where a node was lost, or left); with the
   // last lines of each.
   std::vector<WorkerFailure> failures;
-  std::vector<std::string> places;  // where ranks stood: "rank 3 on b: step 17, step"
+  std::vector<std::string> places;  // where ranks stood: "rank 3 on b: step 17, step", and its wait
   std::string outcome;              // what was done about it, and what came of it; "": not yet
   int times_here = 1;               // the same on this host, this time included
 };

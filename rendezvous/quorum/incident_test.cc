@@ -112,6 +112,10 @@ TEST_CASE("what is left of a traceback is one, and a stack of a hang is none") {
       "hang: no step for 31 s, phase step, step 17; its process has been stopped by a signal "
       "(state T) for 31 s; the others here: rank 1 at step 17 (step)";
   CHECK(Told(hang).substr(0, 12) == "kill, likely");
+  hang.why += "; ranks 0,1: all_reduce #17 of dp waits for rank 2; rank 3: another";
+  CHECK_THAT(
+      Judged({hang}).evidence.back(),
+      Catch::EndsWith(", in a collective: ranks 0,1: all_reduce #17 of dp waits for rank 2"));
 }
 
 TEST_CASE("a report keeps the innermost frames of a stack, and the end of all else") {

@@ -62,8 +62,8 @@ std::vector<std::string> Job::Places() const {
   ranks.resize(told);
   std::vector<std::string> texts;
   for (const auto& [step, number, node, rank] : ranks) {
-    texts.push_back(
-        absl::StrCat("rank ", number, " on ", node->host, ": step ", step, ", ", rank->phase));
+    texts.push_back(absl::StrCat("rank ", number, " on ", node->host, ": step ", step, ", ",
+                                 rank->phase, rank->awaits.empty() ? "" : ", ", rank->awaits));
   }
   return texts;
 }

@@ -86,6 +86,9 @@ struct RankProgress {
   int64_t memory_bytes = 0;
   int64_t memory_peak_bytes = 0;
   int place = 0;  // ranks of the same place do the same work; 0: all do
+  // "all_reduce #17 of dp waits for rank 3", of a worker that finished no step since its last
+  // report; "": it waits for none, or does not tell.
+  std::string awaits;
   int steps = 0;  // the means are of so many steps; 0: they are older ones
 };
 

@@ -36,6 +36,8 @@ absl::Status CheckLength(int length, const char* what) {
                                                  " can be named: leave them out for all"));
 }
 
+std::string CutAwaits(absl::string_view text) { return Utf8(text, 80); }
+
 void CopyFields(Is<Ready> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Cut, store_host);
   CONVENE_FIELD(store_port);
@@ -67,6 +69,7 @@ void CopyFields(Is<RankProgress> auto& value, auto& wire) {
   CONVENE_FIELD(memory_peak_bytes);
   CONVENE_FIELD(place);
   CONVENE_FIELD(steps);
+  CONVENE_FIELD_CLEAN(CutAwaits, awaits);
 }
 
 void CopyFields(Is<Heartbeat> auto& value, auto& wire) {

@@ -97,6 +97,7 @@ const RankProgress kRank = {.local_rank = 3,
                             .memory_bytes = int64_t{1} << 40,
                             .memory_peak_bytes = int64_t{1} << 41,
                             .place = 2,
+                            .awaits = "all_reduce #17 of dp waits for rank 3",
                             .steps = 5};
 
 void CheckRank(const RankProgress& there) {
@@ -112,6 +113,7 @@ void CheckRank(const RankProgress& there) {
   CHECK(there.tokens_per_second == 1e6);
   CHECK(there.memory_bytes == int64_t{1} << 40);
   CHECK(there.memory_peak_bytes == int64_t{1} << 41);
+  CHECK(there.awaits == "all_reduce #17 of dp waits for rank 3");
   CHECK(there.place == 2);
   CHECK(there.steps == 5);
 }
@@ -128,9 +130,10 @@ TEST_CASE("a heartbeat carries each rank's progress, of as many ranks as fit int
 
   heartbeat.ranks = std::vector<RankProgress>(1000, kRank);
   for (RankProgress& rank : heartbeat.ranks) rank.phase = std::string(23, 'x');
+  for (RankProgress& rank : heartbeat.ranks) rank.awaits = std::string(100, 'x');
   const auto wire = ToWire(AgentEnvelope{Incarnation(1), Epoch(2), AgentEvent(heartbeat)});
   CHECK(wire.heartbeat().ranks_size() == kMostRanksTold);
-  CHECK(wire.ByteSizeLong() < 48 << 10);  // a message's limit is 64 KiB
+  CHECK(wire.ByteSizeLong() < 56 << 10);  // a message's limit is 64 KiB
 }
 
 TEST_CASE("a job's view crosses the wire whole") {

@@ -6,7 +6,7 @@ import shutil
 import signal
 import unittest
 
-from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
+from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, CONVENED, ConveneTestCase, find_program,
                                            read_metrics, wait_until)
 
 # The limits are given, because automatic ones are 30 s at the least (//agent/core:hang_detector_test tests those).
@@ -67,6 +67,25 @@ while restarts == 0:
         self.assertRegex(text, r"as the kernel sees them:\n.*python3: ")
         self.assertRegex(text, r'File ".*worker.py", line \d+ in <module>')  # It answers SIGUSR2 by itself.
         self.assert_nothing_left()
+
+    def test_a_rank_that_is_stopped_on_one_of_two_nodes_is_the_first_cause_on_both(self):
+        daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", 0, log="daemon.log")
+        endpoint = "127.0.0.1:" + wait_until(lambda: re.search(r"rendezvous on 127.0.0.1:(\d+)", self.output(daemon)), 30, "the daemon").group(1)
+        nodes = [self.start(CONVENE, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "run", "--nnodes", 2, "--node-rank", number,
+                            "--local-addr", "127.0.0.1", "--nproc-per-node", 2, *_LIMIT, find_program(CONVENE_TRAIN),
+                            *self.train_arguments(steps=1000000, checkpoint_every=1000000), log=f"node{number}.log") for number in range(2)]
+        self.wait_for_step(410)  # The agents have looked more than once by then.
+        os.kill(self.workers()[3], signal.SIGSTOP)
+        for node in nodes:
+            said = self.finish(node, _HANG_S, 1)
+            self.assertRegex(said, r"The first failure was rank 3 .*hang: no step for [\d.]+ s \(limit 3 s\)")
+            self.assertIn("stopped by a signal (state T)", said)
+        report = self.finish(self.start(CONVENE, "incidents", "run", 1, "--endpoint", endpoint), 30)
+        self.assertRegex(report, r"first cause: rank 3 on ")
+        self.assertRegex(report, r"#1 .*  kill \(likely\)")
+        # Each rank tells for which one its collective waits; the first of such a chain waits for rank 3.
+        self.assertRegex(report, r"rank 2: \w+ #\d+ of [\w ]+ waits for rank \d")
+        self.assertRegex(report, r"rank [012] on .*: step \d+, \w+, \w+ #\d+ of [\w ]+ waits for rank 3")
 
     def test_pages_are_gone_when_the_job_is(self):
         text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--no-python",

@@ -13,6 +13,9 @@ JUDGED = f'//{QUORUM}:straggler_judge_test'
 TOLD = f'//{QUORUM}:job_news_test'
 BLAMED = f'//{QUORUM}:incident_test'
 
+HANG = 'agent/core/hang_detector.cc'
+HUNG = '//agent/core:hang_detector_test'
+
 MUTATIONS = [
     Mutation('a name may steer a terminal', f'{QUORUM}/decide.cc', 'if (shown == name) continue;', 'if (shown == name || true) continue;',
              '//rendezvous/attend:job_table_test'),
@@ -73,6 +76,18 @@ MUTATIONS = [
              's_.ending_signal != 0 && s_.verdict->exit_code != 0', 's_.verdict->exit_code == 0', '//agent/core:machine_end_test'),
     Mutation('a rank that ended with 0 is named in no hang', 'agent/core/hang_detector.cc', '  ended_[local_rank] = {step, now};', '  (void)step, (void)now;',
              '//agent/core:hang_detector_test'),
+    Mutation('a stopped process is no more to blame than its peers', HANG, '  if (!is_one_stopped) verdict.local_ranks = laggards;',
+             '  verdict.local_ranks = laggards;', HUNG),
+    Mutation('a process is stopped for ever without a report', HANG, 'now - *worker.stopped_since > StoppedLimit();', 'false;', HUNG),
+    Mutation('a process that goes on counts as stopped', HANG, '  if (!reading.is_stopped) worker.stopped_since.reset();\n', '', HUNG),
+    Mutation('a worker that waits for another rank is to blame as well', HANG, 'return std::make_tuple(worker.last.awaited_rank >= 0, ',
+             'return std::make_tuple(false, ', HUNG),
+    Mutation('a node reports its own waiting rank before the other node can', HANG,
+             'return worker.last.awaited_rank >= 0 &&', 'return false &&', HUNG),
+    Mutation('of two waits the one that ended is told', 'worker_runtime/comm/flight_recorder.cc', '    if (is_told) Tell();', '    (void)is_told;',
+             '//worker_runtime/comm:flight_recorder_test'),
+    Mutation('a wait is read while it is written', 'agent/hang/progress_page.cc', 'sequence % 2 == 0 && sequence', 'sequence', '//agent/hang:hang_test'),
+    Mutation("a person's SIGSTOP is the code's fault", INCIDENT, 'if (absl::StrContains(failure.why, kStoppedBySignal))', 'if (false)', BLAMED),
     Mutation("a shell's 137 is told without the kernel's count", 'agent/core/exit_classifier.cc', 'is_known ? absl::StrCat(", ", why_killed) : ""', '""',
              '//agent/core:exit_classifier_test'),
     Mutation('means are over all steps since the start', REPORTS, 'const int64_t steps = now.step - since.step;',

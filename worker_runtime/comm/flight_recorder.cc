@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/flight_recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,10 +10,17 @@
 #include "tools/base/check.h"
 
 namespace convene::worker {
+namespace {
+
+// A rank waits in a few operations at once, one of each queue.
+constexpr size_t kWaitingMax = 64;
+
+}  // namespace
 
 FlightRecorder::FlightRecorder(size_t capacity, Clock& clock)
     : clock_(clock), born_(clock.Now()), entries_(capacity) {
   CONVENE_CHECK(capacity > 0);
+  waiting_.reserve(kWaitingMax);
 }
 
 uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operation,
@@ -28,6 +36,7 @@ uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operat
   entry.size_bytes = data.size_bytes();
   entry.dtype = data.dtype;
   entry.end.reset();
+  entry.awaited.reset();
   entry.started = now;
   return handle;
 }
@@ -35,9 +44,45 @@ uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operat
 void FlightRecorder::Finish(uint64_t handle, const absl::Status& status) {
   const MonotonicTime now = clock_.Now();
   MutexLock lock(&mutex_);
+  if (const auto found = std::find(waiting_.begin(), waiting_.end(), handle);
+      found != waiting_.end()) {
+    const bool is_told = found == waiting_.begin();
+    waiting_.erase(found);
+    if (is_told) Tell();
+  }
   Entry& entry = entries_[handle % entries_.size()];
   if (entry.handle != handle) return;
   entry.end = {now, status.code()};
+}
+
+void FlightRecorder::Awaits(uint64_t handle, int global_rank) {
+  MutexLock lock(&mutex_);
+  Entry& entry = entries_[handle % entries_.size()];
+  if (entry.handle != handle) return;
+  entry.awaited = global_rank;
+  if (std::find(waiting_.begin(), waiting_.end(), handle) == waiting_.end()) {
+    if (waiting_.size() == kWaitingMax) return;
+    waiting_.push_back(handle);
+  }
+  if (waiting_.front() == handle) Tell();
+}
+
+void FlightRecorder::Observe(Observer observer) {
+  MutexLock lock(&mutex_);
+  observer_ = std::move(observer);
+  if (!waiting_.empty()) Tell();
+}
+
+void FlightRecorder::Tell() {
+  if (observer_ == nullptr) return;
+  if (waiting_.empty()) return observer_(nullptr);
+  const Entry& entry = entries_[waiting_.front() % entries_.size()];
+  if (entry.handle != waiting_.front()) return;  // so old that its entry is another's
+  const AwaitedOperation awaited = {.group = entry.group,
+                                    .operation = entry.operation,
+                                    .sequence = entry.sequence,
+                                    .global_rank = *entry.awaited};
+  observer_(&awaited);
 }
 
 std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
@@ -47,8 +92,10 @@ std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
   // An empty entry has no type.
   if (entry.size_bytes > 0) absl::StrAppend(&line, " ", DTypeName(entry.dtype));
   if (!entry.end.has_value()) {
-    absl::StrAppendFormat(&line, "  started, unfinished for %.3f ms\n",
-                          absl::ToDoubleMilliseconds(now - entry.started));
+    absl::StrAppendFormat(
+        &line, "  started, unfinished for %.3f ms%s\n",
+        absl::ToDoubleMilliseconds(now - entry.started),
+        entry.awaited.has_value() ? absl::StrCat(", waits for rank ", *entry.awaited) : "");
     return line;
   }
   const bool ok = entry.end->code == absl::StatusCode::kOk;

@@ -1,10 +1,12 @@
 // The last collectives of this process, for the moment when one of them hangs: a comparison of
 // (group, sequence, operation, bytes, element type) over ranks finds the rank that did another
-// operation.
+// operation. It also knows for which rank the operations wait that have not ended, and tells an
+// observer of the one that waits longest.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +19,14 @@
 #include "worker_runtime/device/elements.h"
 
 namespace convene::worker {
+
+// An operation that waits for another rank.
+struct AwaitedOperation {
+  absl::string_view group;
+  absl::string_view operation;
+  uint64_t sequence = 0;
+  int global_rank = 0;  // that it waits for
+};
 
 // Thread-safe. Keeps the last `capacity` operations; does not allocate after its construction, as
 // long as group and operation names stay within 15 characters.
@@ -31,6 +41,15 @@ class FlightRecorder {
                  ConstElements data);
   // Does nothing when the entry has been overwritten since.
   void Finish(uint64_t handle, const absl::Status& status);
+
+  // The operation waits for this rank from now on, until its next call or its end.
+  void Awaits(uint64_t handle, int global_rank);
+
+  // `observer` hears of the operation that began to wait first of all that wait, or null, at each
+  // change, on the thread that changes it and under the recorder's lock: it calls nothing of the
+  // recorder. An empty one: nobody hears. The observer before has returned for good.
+  using Observer = std::function<void(const AwaitedOperation*)>;
+  void Observe(Observer observer);
 
   // The last `most` operations, one a line, oldest first, times in milliseconds since the recorder
   // was made: "12.345 ms  dp #17 all_reduce 4096 B bf16  finished after 0.120 ms".
@@ -54,9 +73,12 @@ class FlightRecorder {
     size_t size_bytes = 0;
     DType dtype = DType::kFloat32;
     MonotonicTime started;
+    std::optional<int> awaited;  // the rank that it waits for, or waited for last
     std::optional<End> end;
   };
 
+  // Tells the observer of the front of waiting_.
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Line(const Entry& entry, MonotonicTime now) const;
 
   Clock& clock_;
@@ -65,6 +87,9 @@ class FlightRecorder {
   mutable Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // handle h stands at h % size
   uint64_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The handles of operations that wait, in the order in which they began to: a few.
+  std::vector<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  Observer observer_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace convene::worker

@@ -1,8 +1,12 @@
 #include "worker_runtime/comm/flight_recorder.h"
 
+#include <string>
+#include <vector>
+
 #include <catch2/catch.hpp>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/testing/manual_clock.h"
 #include "worker_runtime/device/elements.h"
@@ -40,6 +44,32 @@ TEST_CASE("only the last operations are kept, and a late finish harms nobody") {
   CHECK(recorder.Dump(8) ==
         "0.000 ms  dp #2 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n"
         "0.000 ms  dp #3 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n");
+}
+
+TEST_CASE("the operation that began to wait first is told, and the next one when it ends") {
+  ManualClock clock;
+  FlightRecorder recorder(8, clock);
+  std::vector<std::string> told;
+  const auto tell = [&](const AwaitedOperation* awaited) {
+    told.push_back(awaited == nullptr ? "none"
+                                      : absl::StrCat(awaited->group, " ", awaited->operation, " ",
+                                                     awaited->sequence, " ", awaited->global_rank));
+  };
+  const uint64_t first = recorder.Start("dp", "all_reduce", 17, {});
+  recorder.Awaits(first, 2);
+  recorder.Observe(tell);
+  recorder.Awaits(first, 3);
+  const uint64_t second = recorder.Start("pp", "recv from 1", 5, {});
+  recorder.Awaits(second, 7);
+  CHECK_THAT(recorder.Dump(1), Catch::EndsWith("unfinished for 0.000 ms, waits for rank 7\n"));
+  recorder.Finish(first, absl::OkStatus());
+  recorder.Finish(second, absl::OkStatus());
+  const std::vector<std::string> expected = {"dp all_reduce 17 2", "dp all_reduce 17 3",
+                                             "pp recv from 1 5 7", "none"};
+  CHECK(told == expected);
+  recorder.Observe(nullptr);
+  recorder.Awaits(recorder.Start("dp", "barrier", 18, {}), 1);
+  CHECK(told == expected);
 }
 
 TEST_CASE("an unused recorder dumps nothing") {

@@ -31,6 +31,7 @@ class GlooWire final : public Wire {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
+  int GlobalRank(int peer) const override { return members_[peer]; }
   absl::Status CheckOpen() override;
   absl::Status PostReceive(int peer, const MessageTag& tag, void* data) override;
   absl::Status PostSend(int peer, const MessageTag& tag, const void* data) override;

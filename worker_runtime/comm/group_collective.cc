@@ -138,12 +138,12 @@ absl::Status GroupCollective::Run(const CollectiveCall& call) {
   CONVENE_RETURN_IF_ERROR(Check());
   const char* const operation = CollectiveName(call.kind);
   const uint64_t sequence = ++collectives_started_;
-  const uint64_t record = recorder_.Start(name_, operation, sequence, call.input);
+  record_ = recorder_.Start(name_, operation, sequence, call.input);
   limit_ = WaitLimit::From(Clock::Real().Now(), timeout_);
   const WaitScope waits(limit_.since);
   absl::Status status = Perform(call);
   if (!status.ok()) status = Break(status, operation, sequence, call.input.size_bytes());
-  recorder_.Finish(record, status);
+  recorder_.Finish(record_, status);
   return status;
 }
 
@@ -174,12 +174,14 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
+      recorder_.Awaits(record_, wire_->GlobalRank(peer));
       CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, limit_));
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
+      recorder_.Awaits(record_, wire_->GlobalRank(peer));
       CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, limit_));
     }
   }
@@ -370,6 +372,7 @@ absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   const WaitScope waits(limit_.since);
   absl::Status status;
   Messages& messages = peers_[message.peer].of(message.direction);
+  recorder_.Awaits(message.record, wire_->GlobalRank(message.peer));
   // They complete in order: the ones before this one are then known to be complete too.
   while (status.ok() && messages.complete < message.sequence) {
     status = message.direction == Direction::kOut

@@ -134,7 +134,8 @@ class GroupCollective final : public Collective {
   // Used by the thread that runs a call: the caller's, or one of a queue.
   uint64_t collectives_started_ = 0;
   uint32_t rounds_started_ = 0;
-  WaitLimit limit_;  // of the running call
+  WaitLimit limit_;      // of the running call
+  uint64_t record_ = 0;  // the recorder's, of the running collective
   std::vector<CacheLine> scratch_;
   std::vector<PeerState> peers_;
   std::array<OpenMessage, kOpenMessagesMax> open_messages_;

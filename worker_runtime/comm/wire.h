@@ -48,6 +48,8 @@ class Wire {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Of `peer`, or of this rank, among all ranks of the job.
+  virtual int GlobalRank(int peer) const = 0;
 
   // Abort()'s error after it: for calls that have nobody to wait for.
   virtual absl::Status CheckOpen() = 0;

@@ -41,6 +41,13 @@ void WriteFacts(const ProgressFacts& facts, ProgressPage& page) {
   page.place = facts.place;
 }
 
+template <size_t kSize>
+void WriteText(absl::string_view text, char (&field)[kSize]) {
+  const size_t length = std::min(text.size(), kSize - 1);
+  std::memcpy(field, text.data(), length);
+  std::memset(field + length, 0, kSize - length);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProgressWriter>> ProgressWriter::Open(const std::string& path,
@@ -82,9 +89,22 @@ void ProgressWriter::Tell(int64_t step, absl::string_view phase) {
   page_->flags = flags_ | FlagsOf(facts_);
   page_->pid = static_cast<uint32_t>(getpid());
   WriteFacts(facts_, *page_);
-  const size_t length = std::min(phase.size(), sizeof(page_->phase) - 1);
-  std::memcpy(page_->phase, phase.data(), length);
-  std::memset(page_->phase + length, 0, sizeof(page_->phase) - length);
+  WriteText(phase, page_->phase);
+  sequence.store(before + 2, std::memory_order_release);
+}
+
+void ProgressWriter::TellAwaited(const AwaitedRank* awaited) {
+  if (page_ == nullptr) return;
+  const std::atomic_ref<uint64_t> sequence(page_->awaits_sequence);
+  const uint64_t before = sequence.load(std::memory_order_relaxed);
+  sequence.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  page_->awaits_rank = awaited == nullptr ? 0 : static_cast<uint32_t>(awaited->rank) + 1;
+  if (awaited != nullptr) {
+    page_->awaits_number = awaited->number;
+    WriteText(awaited->operation, page_->awaits_operation);
+    WriteText(awaited->group, page_->awaits_group);
+  }
   sequence.store(before + 2, std::memory_order_release);
 }
 

@@ -29,7 +29,15 @@ struct ProgressFacts {
   uint32_t place = 0;
 };
 
-// One thread writes.
+// The wait of a collective for another rank: the page's third part.
+struct AwaitedRank {
+  int rank = 0;  // of all ranks
+  uint64_t number = 0;
+  absl::string_view operation;
+  absl::string_view group;
+};
+
+// One thread calls Tell, and one at a time TellAwaited.
 class ProgressWriter {
  public:
   // `path`: CONVENE_PROGRESS; "" = there is no agent, and Tell does nothing. `flags`:
@@ -47,6 +55,8 @@ class ProgressWriter {
   // `step`: the last finished one. A phase longer than 23 bytes is cut. Two or three dozen
   // nanoseconds.
   void Tell(int64_t step, absl::string_view phase);
+  // Null: nothing waits. Long texts are cut. As quick as Tell.
+  void TellAwaited(const AwaitedRank* awaited);
 
  private:
   ProgressWriter(contract::ProgressPage* page, uint32_t flags, Clock& clock)

@@ -78,6 +78,24 @@ TEST_CASE_METHOD(Page, "facts are told with the next step, and a flag says which
   CHECK(page.place == 4);
 }
 
+TEST_CASE_METHOD(Page, "the wait for a rank has a sequence of its own, and ends") {
+  auto writer = ProgressWriter::Open(path, 0, clock);
+  REQUIRE_OK(writer);
+  const AwaitedRank awaited = {
+      .rank = 3, .number = 17, .operation = "all_reduce", .group = "a_group_of_a_long_name"};
+  (*writer)->TellAwaited(&awaited);
+  const contract::ProgressPage page = Read();
+  CHECK(page.sequence == 0);
+  CHECK(page.awaits_sequence == 2);
+  CHECK(page.awaits_rank == 4);
+  CHECK(page.awaits_number == 17);
+  CHECK(std::string(page.awaits_operation) == "all_reduce");
+  CHECK(std::string(page.awaits_group) == "a_group_of_a_lo");
+  (*writer)->TellAwaited(nullptr);
+  CHECK(Read().awaits_sequence == 4);
+  CHECK(Read().awaits_rank == 0);
+}
+
 TEST_CASE_METHOD(Page, "a long phase is cut and still ends with a zero") {
   auto writer = ProgressWriter::Open(path, 0, clock);
   REQUIRE_OK(writer);
@@ -99,6 +117,7 @@ TEST_CASE_METHOD(Page, "without a page telling does nothing") {
   auto writer = ProgressWriter::Open("", 0, clock);
   REQUIRE_OK(writer);
   (*writer)->Tell(1, "step");
+  (*writer)->TellAwaited(nullptr);
 }
 
 }  // namespace

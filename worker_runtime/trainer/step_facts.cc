@@ -5,6 +5,7 @@
 
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
+#include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/contract/progress_page.h"
 
 namespace convene::worker {
@@ -20,6 +21,19 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   }
   return *std::move(writer);
 }
+
+AwaitedReports::AwaitedReports(ProgressWriter& progress) {
+  FlightRecorder::OfProcess().Observe([&progress](const AwaitedOperation* awaited) {
+    if (awaited == nullptr) return progress.TellAwaited(nullptr);
+    const AwaitedRank told = {.rank = awaited->global_rank,
+                              .number = awaited->sequence,
+                              .operation = awaited->operation,
+                              .group = awaited->group};
+    progress.TellAwaited(&told);
+  });
+}
+
+AwaitedReports::~AwaitedReports() { FlightRecorder::OfProcess().Observe(nullptr); }
 
 StepFacts::StepFacts(const Layout& layout, int rank, Device& device, ProgressWriter& progress)
     : ranks_(layout.world_size()), progress_(progress) {

@@ -21,6 +21,16 @@ namespace convene::worker {
 // that it hangs: a warning says so.
 std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path);
 
+// While it lives, the page tells which rank a collective of this process waits for
+// (flight_recorder.h). Borrows the writer.
+class AwaitedReports {
+ public:
+  explicit AwaitedReports(ProgressWriter& progress);
+  ~AwaitedReports();
+  AwaitedReports(const AwaitedReports&) = delete;
+  AwaitedReports& operator=(const AwaitedReports&) = delete;
+};
+
 // Used by the thread that makes the steps. On a CPU its own clock tells how long a step computes
 // and waits. A GPU's time is divided as in its newest sample (wait_sample.h); before the first both
 // stay 0. Borrows the device.

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/training.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -67,6 +68,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
     return TrainingEnd::kFinished;
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
+  // NCCL's operations wait on the GPU: for which rank, no thread here can tell.
+  std::optional<AwaitedReports> awaited_reports;
+  if (!is_gpu) awaited_reports.emplace(*progress);
   progress->Tell(0, "startup");
   CONVENE_ASSIGN_OR_RETURN(const RunData data, OpenRunData(options, *tokenizer, contract,
                                                            TellsOfData(contract, *progress)));

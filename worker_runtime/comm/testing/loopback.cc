@@ -74,6 +74,7 @@ class LoopbackWire final : public Wire {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(board_->members.size()); }
+  int GlobalRank(int peer) const override { return board_->members[peer]; }
 
   absl::Status CheckOpen() override {
     MutexLock lock(&board_->mutex);
