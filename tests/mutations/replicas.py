@@ -17,6 +17,8 @@ MUTATIONS = [
              '//worker_runtime/replicas:engines_test', 'replicas'),
     Mutation("a shard's copy lies on a node that has it by itself", f'{REPLICAS}/choose_copies.cc',
              'if (nodes[shard].count(node.number) == 0) others.push_back(&node);', 'others.push_back(&node);', CHOSEN, 'replicas'),
+    Mutation('all copies of a shard stay behind one switch', f'{REPLICAS}/choose_copies.cc',
+             'leaves_label ? 1 : 0', '0', CHOSEN, 'replicas'),
     Mutation('weights that several shards have are read twice', f'{REPLICAS}/memory_state.cc',
              'if (!known->insert(NameOfPiece(piece)).second) continue;', '(void)known;', '//worker_runtime/replicas:engines_test', 'replicas'),
     Mutation('a state in memory that is not whole is passed over in silence', f'{REPLICAS}/peer_replicas.cc',
