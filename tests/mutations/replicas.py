@@ -37,6 +37,8 @@ MUTATIONS = [
              'state != nullptr && has_none', 'false && has_none', '//worker_runtime/checkpointing:save_restore_test', 'replicas'),
     Mutation('memory that is planned and not used yet counts as free', f'{REPLICAS}/peer_replicas.cc',
              'if (here(rank)) available -= sizes[rank].promised_bytes;', '', REPLICATED, 'replicas'),
+    Mutation('stacks of threads count as planned memory', f'{REPLICAS}/untouched_memory.cc',
+             'counts && absl::c_linear_search(words, "hg")', 'counts', '//worker_runtime/replicas:untouched_memory_test', 'replicas'),
     Mutation('a job that may grow is refused while it is small', f'{REPLICAS}/peer_replicas.cc',
              'std::max(static_cast<int>(nodes.size()), options_.max_nodes) - 1', 'static_cast<int>(nodes.size()) - 1', REPLICATED, 'replicas'),
 ]
