@@ -97,7 +97,11 @@ std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places
       std::stable_partition(others.begin(), others.end(), [&](const Node* node) {
         return labels[shard].count(node->label) == 0;
       });
-      const auto wanted = std::max<int64_t>(replicas + 1 - std::ssize(nodes[shard]), 0);
+      // One label is one switch, whose loss takes all of them.
+      const bool leaves_label = replicas > 0 && labels[shard].size() == 1 && !others.empty() &&
+                                labels[shard].count(others.front()->label) == 0;
+      const auto wanted =
+          std::max<int64_t>(replicas + 1 - std::ssize(nodes[shard]), leaves_label ? 1 : 0);
       others.resize(std::min<size_t>(others.size(), wanted));
       for (const Node* node : others) {
         holders[sender].push_back(node->ranks[i % node->ranks.size()]);
@@ -151,7 +155,7 @@ std::string WhatIsMissing(const std::vector<HeldCopy>& copies) {
   return absl::StrCat("the copy of step ", step, " in the nodes' memory is not whole: of its ",
                       shards, " shards (0 to ", shards - 1, ", in the order of the ranks) ",
                       missing.size() == 1 ? "this one is" : "these are",
-                      " on no node: ", JoinCapped(missing, kMostShardsNamed));
+                      " on no node of this epoch: ", JoinCapped(missing, kMostShardsNamed));
 }
 
 const HeldCopy& NearestCopy(const std::vector<HeldCopy>& copies, int reader, int node) {

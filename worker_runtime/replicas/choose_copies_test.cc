@@ -83,6 +83,15 @@ TEST_CASE("nodes that have a shard by themselves count as its replicas") {
   // Never behind a switch that has it already, where there is another one.
   CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 8, 8, 9}), {0, 0, 1, 1}, 2)[0] ==
         std::vector<int>{3});
+  // Both nodes of a shard are behind one switch: enough copies, and the loss of that switch would
+  // take them all. So one more goes behind another switch, where there is one.
+  const std::vector<int> neighbours = {0, 0, 1, 1};
+  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 8, 8}), neighbours, 1) ==
+        std::vector<std::vector<int>>{{2}, {}, {1}, {}});
+  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 7, 7}), neighbours, 1) ==
+        std::vector<std::vector<int>>(4));
+  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 8, 8}), neighbours, 0) ==
+        std::vector<std::vector<int>>(4));
   // Two ranks of one node: one of them keeps the node's copy, and sends it.
   const auto pairs = Places({0, 0, 1, 1}, {0, 0});
   const std::vector<int> same = {0, 0, 1, -1};
@@ -117,10 +126,10 @@ TEST_CASE("a state that is not whole is told: the newest one, and what it lacks"
   CHECK(WhatIsMissing({}).empty());
   CHECK(WhatIsMissing({Copy(1, 10, 0, 3), Copy(1, 9, 1, 3), Copy(1, 10, 5, 3)}) ==
         "the copy of step 10 in the nodes' memory is not whole: of its 3 shards (0 to 2, in the "
-        "order of the ranks) these are on no node: 1, 2");
+        "order of the ranks) these are on no node of this epoch: 1, 2");
   CHECK(WhatIsMissing({Copy(2, 4, 1, 2), Copy(1, 10, 0, 2)}) ==
         "the copy of step 4 in the nodes' memory is not whole: of its 2 shards (0 to 1, in the "
-        "order of the ranks) this one is on no node: 0");
+        "order of the ranks) this one is on no node of this epoch: 0");
 }
 
 TEST_CASE("a rank reads on its own node, and others in turn") {

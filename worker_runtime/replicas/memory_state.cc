@@ -8,8 +8,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 
@@ -201,14 +203,44 @@ class MemoryState::Reading {
  public:
   Reading(const MemoryState& state, const std::vector<PieceToRead>& pieces,
           const std::vector<BoxCopy>& plan)
-      : state_(state), pieces_(pieces), plan_(plan) {}
+      : state_(state), pieces_(pieces), plan_(plan) {
+    for (size_t begin = 0, end = 0; begin < plan.size(); begin = end) {
+      const int chunk = plan[begin].available_index;
+      while (end < plan.size() && plan[end].available_index == chunk) ++end;
+      missing_.push_back({chunk, begin, end});
+    }
+  }
 
-  // The first error of the data.
+  // The first error of the data that are still missing.
   const absl::Status& status() const { return status_; }
 
+  // All ranks call it. Takes what is missing, each chunk from the copy of its shard that `choose`
+  // gives. The collective's errors.
+  absl::Status TakeFrom(absl::FunctionRef<const HeldCopy&(int shard)> choose) {
+    const Collective& world = state_.world_;
+    const std::vector<Want> wanted = std::exchange(missing_, {});
+    status_ = absl::OkStatus();
+    std::vector<std::vector<Want>> wants(world.size());
+    for (const Want& want : wanted) {
+      const HeldCopy& copy = choose(state_.shards_[want.chunk]);
+      if (copy.node == state_.node_) {
+        Take(want, state_.Load(want.chunk, copy.window));
+      } else {
+        wants[copy.reader].push_back(want);
+      }
+    }
+    CONVENE_ASSIGN_OR_RETURN(const auto served, state_.ExchangeWants(wants));
+    for (int distance = 1; distance < world.size(); ++distance) {
+      CONVENE_RETURN_IF_ERROR(ExchangeAt(distance, wants, served));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
   void Take(const Want& want, const absl::StatusOr<ConstElements>& data) {
     if (!data.ok()) {
       status_.Update(data.status());
+      missing_.push_back(want);
       return;
     }
     for (size_t i = want.begin; i < want.end; ++i) {
@@ -241,7 +273,6 @@ class MemoryState::Reading {
     return absl::OkStatus();
   }
 
- private:
   Elements BufferFor(int chunk, std::vector<std::byte>* buffer) const {
     const auto count = static_cast<size_t>(state_.pieces_[chunk].flat_count);
     const DType dtype = state_.places_[chunk].dtype;
@@ -267,6 +298,7 @@ class MemoryState::Reading {
   const MemoryState& state_;
   const std::vector<PieceToRead>& pieces_;
   const std::vector<BoxCopy>& plan_;
+  std::vector<Want> missing_;
   absl::Status status_;
   std::vector<std::byte> received_, sent_;
 };
@@ -285,22 +317,16 @@ absl::Status MemoryState::Read(const std::vector<PieceToRead>& pieces) const {
     if (planned.ok()) plan = *std::move(planned);
   }
   Reading reading(*this, pieces, plan);
-  std::vector<std::vector<Want>> wants(world_.size());
-  for (size_t begin = 0, end = 0; begin < plan.size(); begin = end) {
-    const int chunk = plan[begin].available_index;
-    while (end < plan.size() && plan[end].available_index == chunk) ++end;
-    const HeldCopy& copy = NearestCopy(state_.copies[shards_[chunk]], world_.rank(), node_);
-    const Want want = {chunk, begin, end};
-    if (copy.node == node_) {
-      reading.Take(want, Load(chunk, copy.window));
-    } else {
-      wants[copy.reader].push_back(want);
-    }
+  CONVENE_RETURN_IF_ERROR(reading.TakeFrom([&](int shard) -> const HeldCopy& {
+    return NearestCopy(state_.copies[shard], world_.rank(), node_);
+  }));
+  if (!reading.status().ok()) {
+    spdlog::warn("{}; it is read from the copy whose index the ranks have",
+                 std::string(reading.status().message()));
   }
-  CONVENE_ASSIGN_OR_RETURN(const auto served, ExchangeWants(wants));
-  for (int distance = 1; distance < world_.size(); ++distance) {
-    CONVENE_RETURN_IF_ERROR(reading.ExchangeAt(distance, wants, served));
-  }
+  // All ranks come here, also those that miss nothing: the others may ask them.
+  CONVENE_RETURN_IF_ERROR(
+      reading.TakeFrom([&](int shard) -> const HeldCopy& { return TellsIndex(state_, shard); }));
   return valid.ok() ? reading.status() : valid;
 }
 

@@ -34,7 +34,10 @@ absl::StatusOr<std::vector<HeldCopy>> GatherCopies(const NodeMemory& memory,
 
 // A whole state. All ranks make each call of it at the same time; a call takes one chunk of memory
 // (16 MiB at most) beside the pieces. A rank reads what its own node holds there, and takes the
-// rest from ranks of other nodes, pair by pair.
+// rest from ranks of other nodes, pair by pair. Of each shard one copy tells all ranks the index,
+// with the checksums. Another copy may differ from it in the last bits, where the training itself
+// kept both and their machines round otherwise: a chunk without its checksum is read again from the
+// copy that told the index. So all ranks read the same bytes.
 class MemoryState final : public StateSource {
  public:
   // `memory` and `world` are borrowed. DataLoss, on all ranks, where an index is damaged; the
@@ -44,7 +47,8 @@ class MemoryState final : public StateSource {
 
   const std::string& name() const override { return name_; }
   const CheckpointInfo& info() const override { return info_; }
-  // Checks each chunk's checksum. The collective's errors end all ranks; after any other one of
+  // Checks each chunk's checksum: DataLoss where the copy that told the index does not have it
+  // either. The collective's errors end all ranks; after any other one of
   // this rank it still serves the others.
   absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
 

@@ -8,12 +8,14 @@
 
 namespace convene::worker {
 
-// Of this process. 0 where the kernel does not tell.
+// Of this process. 0 where the kernel does not tell, and where it has no huge pages.
 int64_t UntouchedBytes();
 
-// PURE. The same by the text of /proc/PID/smaps: of private memory without a file, in pieces of 16
-// MiB and more. The planned memory of a trainer comes in such pieces, and stacks of threads are
-// smaller: most of a stack is never written.
+// PURE. The same by the text of /proc/PID/smaps: of private memory without a file, in pieces for
+// which huge pages were asked (`hg` among the VmFlags). HostMemory asks for them for each block
+// from 4 MiB on, so all planned memory of a trainer comes in such pieces. Other memory does not
+// count, however large it is: most of a thread's stack, and of a sanitizer's shadow, is never
+// written.
 int64_t UntouchedIn(absl::string_view smaps);
 
 }  // namespace convene::worker

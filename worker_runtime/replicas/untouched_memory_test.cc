@@ -1,47 +1,76 @@
 #include "worker_runtime/replicas/untouched_memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
-#include <catch2/catch.hpp>
 #include <cstring>
+#include <latch>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/device.h"
 
 namespace convene::worker {
 namespace {
 
-TEST_CASE("large private memory without a file counts, as far as it is not written") {
-  CHECK(UntouchedIn("") == 0);
-  CHECK(UntouchedIn("7f1000000000-7f1002000000 rw-p 00000000 00:00 0 \n"
-                    "Size:              32768 kB\n"
-                    "Rss:                1024 kB\n"
-                    "VmFlags: rd wr mr mw me ac \n"
-                    "7f2000000000-7f2000800000 rw-p 00000000 00:00 0 \n"  // a stack
-                    "Size:               8192 kB\n"
-                    "Rss:                   4 kB\n"
-                    "7f3000000000-7f3004000000 ---p 00000000 00:00 0 \n"
-                    "Size:              65536 kB\n"
-                    "Rss:                   0 kB\n"
-                    "7f4000000000-7f4004000000 rw-p 00000000 08:01 77 /a/file\n"
-                    "Size:              65536 kB\n"
-                    "Rss:                   0 kB\n"
-                    "7f5000000000-7f5004000000 rw-s 00000000 00:01 9 /memfd:node (deleted)\n"
-                    "Size:              65536 kB\n"
-                    "Rss:                   0 kB\n"
-                    "7f6000000000-7f6002000000 rw-p 00000000 00:00 0 \n"
-                    "Size:              32768 kB\n"
-                    "Rss:               32768 kB\n") == (int64_t{31} << 20));
+constexpr int64_t kMebi = int64_t{1} << 20;
+
+// A piece of smaps of 64 MiB, of which 1 MiB is written.
+std::string Piece(const std::string& access, const std::string& file, const std::string& flags) {
+  return absl::StrCat(
+      "7f1000000000-7f1004000000 ", access, " 00000000 00:00 0 ", file,
+      "\nSize:              65536 kB\nRss:                1024 kB\nVmFlags: ", flags, " \n");
 }
 
-TEST_CASE("what this process has asked for is counted until it is written") {
+TEST_CASE("private memory for which huge pages were asked counts, as far as it is not written") {
+  CHECK(UntouchedIn("") == 0);
+  const std::string planned = Piece("rw-p", "", "rd wr mr mw me ac hg");
+  CHECK(UntouchedIn(planned) == 63 * kMebi);
+  CHECK(UntouchedIn(Piece("rw-p", "", "rd wr mr mw me ac")) == 0);     // a thread's stack
+  CHECK(UntouchedIn(Piece("rw-p", "", "rd wr mr mw me nr nh")) == 0);  // a sanitizer's shadow
+  CHECK(UntouchedIn(Piece("---p", "", "mr mw me hg")) == 0);
+  CHECK(UntouchedIn(Piece("rw-p", "/a/file", "rd wr mr mw me hg")) == 0);
+  CHECK(UntouchedIn(Piece("rw-s", "/memfd:node (deleted)", "rd wr mr mw me hg")) == 0);
+  CHECK(UntouchedIn(absl::StrCat(planned, Piece("rw-p", "", "rd wr"), planned)) == 126 * kMebi);
+}
+
+TEST_CASE("large stacks of threads are not planned memory") {
+  constexpr size_t kThreads = 16;
+  const int64_t before = UntouchedBytes();
+  std::latch all_counted(1);
+  const auto wait = [](void* until) -> void* {
+    static_cast<std::latch*>(until)->wait();
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 64 * kMebi);
+  std::vector<pthread_t> threads(kThreads);
+  for (pthread_t& thread : threads) {
+    REQUIRE(pthread_create(&thread, &attributes, wait, &all_counted) == 0);
+  }
+  CHECK(UntouchedBytes() == before);
+  all_counted.count_down();
+  for (const pthread_t thread : threads) pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+}
+
+TEST_CASE("what this process has planned is counted until it is written") {
   constexpr size_t kBytes = size_t{256} << 20;
   const int64_t before = UntouchedBytes();
-  void* const data =
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(data != MAP_FAILED);
-  const int64_t asked_for = UntouchedBytes() - before;
-  CHECK(asked_for > int64_t{240} << 20);
-  std::memset(data, 1, kBytes);
-  CHECK(UntouchedBytes() - before < int64_t{16} << 20);
-  munmap(data, kBytes);
+  const auto data = HostMemory().Allocate(kBytes);
+  REQUIRE_OK(data);
+  if (madvise(*data, kBytes, MADV_HUGEPAGE) != 0) {
+    CHECK(UntouchedBytes() == 0);  // a kernel without huge pages
+  } else {
+    CHECK(UntouchedBytes() - before == 256 * kMebi);
+    std::memset(*data, 1, kBytes);
+    CHECK(UntouchedBytes() == before);
+  }
+  HostMemory().Free(*data, kBytes);
 }
 
 }  // namespace
