@@ -411,6 +411,7 @@ struct State {
   MonotonicTime silent_at = MonotonicTime::InfiniteFuture();
   // When the person hears what this node waits for; each wait is told once.
   MonotonicTime tell_wait_at = MonotonicTime::InfiniteFuture();
+  bool told_wait = false;  // for a place, in this phase
 
   // The fence, see above.
   bool has_fence = false;

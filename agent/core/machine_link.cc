@@ -128,6 +128,7 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
 }
 
 void Stepper::OnResumed() {
+  if (s_.told_wait) s_.tell_wait_at = MonotonicTime::InfiniteFuture();
   if (s_.place_failure.has_value()) {
     SendEvent(*s_.place_failure, "the daemon may not have heard it before");
   }
@@ -258,11 +259,17 @@ void Stepper::LeaveStream(const std::string& why) {
 void Stepper::TellWait() {
   s_.tell_wait_at = MonotonicTime::InfiniteFuture();
   if (IsLost()) {
+    if (s_.told_of_refusal) return;  // A daemon is there, and has said what is wrong.
+    // A daemon without that memory would be a stranger to this run.
+    const bool has_memory = HasStandbys() || s_.term > 0 || s_.holds_place;
     actions_.push_back(Say{absl::StrCat(
         "waiting for a rendezvous at ", s_.rules.endpoint, ", for ",
         absl::FormatDuration(RedialTimeout(s_.rules)), " in all. The last one is gone (", s_.loss,
-        "). The same command started there, or `convene serve`, serves this run again")});
+        has_memory ? "). A daemon with the memory of that one, started there, goes on with this run"
+                   : "). The same command started there, or `convene serve`, serves this run "
+                     "again")});
   } else if (s_.phase == Phase::kWaiting) {
+    s_.told_wait = true;
     actions_.push_back(Say{absl::StrCat("waiting for a place in job ", s_.rules.hello.job_id,
                                         ": `convene status --endpoint ",
                                         s_.endpoint.empty() ? s_.rules.endpoint : s_.endpoint,

@@ -508,8 +508,23 @@ TEST_CASE("a node without workers that lost its rendezvous says once what it wai
     node.Feed(WorkersGone{});
   }
   CHECK_THAT(node.After(absl::Seconds(9)), !word);
-  CHECK_THAT(node.After(absl::Seconds(1)), word);
+  const std::string said = node.After(absl::Seconds(1));
+  CHECK_THAT(said, word && Catch::Contains("`convene serve`, serves this run again"));
   CHECK_THAT(node.After(absl::Seconds(10)), !word);
+}
+
+TEST_CASE("a node that lost a daemon with a memory is not told to start one without") {
+  Node node;
+  node.state_.rules.hello.join_timeout = absl::Seconds(30);
+  node.Run();
+  node.StopIn(1, StopKind::kAbort);
+  node.Feed(WorkersGone{});
+  node.Feed(StoreStarted{7001});
+  node.state_.term = 2;
+  node.LoseStream(absl::UnavailableError("it ends"));
+  CHECK_THAT(node.After(absl::Seconds(10)),
+             Catch::Contains("A daemon with the memory of that one, started there, goes on") &&
+                 !Catch::Contains("`convene serve`"));
 }
 
 TEST_CASE("a node that keeps its place says so of a lost rendezvous, too, after the wait before") {

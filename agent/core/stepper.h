@@ -126,6 +126,7 @@ class Stepper {
     SetNextCheck();
     const bool waits = phase == Phase::kWaiting || (phase == Phase::kConnecting && IsLost());
     s_.tell_wait_at = waits ? now_ + kQuietWait : MonotonicTime::InfiniteFuture();
+    s_.told_wait = false;
   }
   void SetNextCheck() {
     s_.check_health_at = s_.phase == Phase::kWaiting && s_.rules.has_health_check

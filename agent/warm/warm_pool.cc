@@ -515,8 +515,8 @@ void WarmPool::OnUnlike(absl::string_view variable) {
   }
   plan_.TurnOff();
   on_say_(absl::StrCat(
-      "no more warm workers: ", example_.program, " is a script that sets the variable ",
-      Utf8(variable, kLongestReason),
+      "no more warm workers: ", example_.program,
+      " is a script or a launcher that sets the variable ", Utf8(variable, kLongestReason),
       " and starts Python (a shim of pyenv, say), so each worker starts by it, cold. Start Python "
       "itself: `",
       example_.arguments[0], " -c 'import sys; print(sys.executable)'` tells its path"));

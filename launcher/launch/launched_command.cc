@@ -23,6 +23,7 @@
 #include "launcher/launch/task.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
+#include "tools/base/core_files.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
 #include "tools/base/patient_log.h"
@@ -270,6 +271,7 @@ void LeaveLink(pid_t watcher) {
 absl::StatusOr<int> LaunchedCommand(
     const std::function<absl::StatusOr<int>(const std::vector<std::string>&)>& run) {
   Link link;
+  LeaveNoCoreFile();  // The task may bring the join token.
   CONVENE_ASSIGN_OR_RETURN(const HostTask task, ReadTask(link));
   CONVENE_RETURN_IF_ERROR(Enter(task));
   signal(SIGPIPE, SIG_IGN);

@@ -408,7 +408,10 @@ Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& polic
     if (auto decision = DecideCooling(now, state, policy)) return *std::move(decision);
   }
   Decision decision = DecideInPhase(now, state, policy);
-  if (decision.kind == Decision::Kind::kForm && state.loses_daemon()) {
+  const bool leads_to_epoch =
+      decision.kind == Decision::Kind::kForm ||
+      (decision.kind == Decision::Kind::kStop && decision.stop_kind == StopKind::kCheckpoint);
+  if (leads_to_epoch && state.loses_daemon()) {
     decision = Wait(WaitingFor::kNextDaemon, MonotonicTime::InfiniteFuture(),
                     "this daemon is told to end, and no node may go on in its place: the next "
                     "daemon forms the epoch");

@@ -187,6 +187,21 @@ TEST_CASE("late nodes are let in together, when nobody has arrived for a while")
   )");
 }
 
+TEST_CASE("a daemon that is told to end stops nobody for a late node") {
+  Check(Story(Elastic(4, 0, absl::Seconds(2))), R"(
+    > a hello incarnation=7 hosts
+    a: welcome
+    > a ready
+    > wait 100ms
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > b hello incarnation=8
+    b: welcome
+    > b ready
+    > daemon ends soon host=7
+    > rest 10s
+  )");
+}
+
 TEST_CASE("a stream of arrivals puts the admission off no longer than four times") {
   Story story(Elastic(16, 0, absl::Seconds(2)));
   story.Tell("> a hello\n> a ready\n> wait 100ms");

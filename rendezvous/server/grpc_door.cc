@@ -12,7 +12,6 @@ namespace {
 constexpr int kLongestMessageBytes = 64 * 1024;
 // An agent and a viewer have one at a time. A call takes 25 KB, so descriptors bound all calls.
 constexpr int kMostCallsPerConnection = 100;
-constexpr int64_t kShutdownGraceMs = 2000;
 constexpr int kUnacknowledgedMs = 20 * 1000;
 
 }  // namespace
@@ -59,10 +58,9 @@ void GrpcDoor::Close() {
   acceptor_.reset();
 }
 
-void GrpcDoor::Shutdown() {
+void GrpcDoor::Shutdown(gpr_timespec deadline) {
   if (server_ == nullptr) return;
-  server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                 gpr_time_from_millis(kShutdownGraceMs, GPR_TIMESPAN)));
+  server_->Shutdown(deadline);
   server_->Wait();
   server_.reset();
 }

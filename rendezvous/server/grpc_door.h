@@ -23,8 +23,8 @@ class GrpcDoor {
   void Close();
 
   // REQUIRES: Close was called, and the service's streams are being ended. Returns when all calls
-  // are over.
-  void Shutdown();
+  // are over; at `deadline` those that are left are cut.
+  void Shutdown(gpr_timespec deadline);
 
  private:
   Mutex mutex_;

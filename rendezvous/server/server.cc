@@ -34,6 +34,7 @@ namespace {
 
 // Stock torchrun nodes hold their connections for as long as their run lives.
 constexpr absl::Duration kStoreForgetsAfter = absl::Hours(1);
+constexpr int64_t kShutdownGraceMs = 2000;
 
 absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, FileJournal::Open({.directory = directory}));
@@ -82,8 +83,10 @@ class PortServer final : public Server {
     readers_.Close();
     daemon_.Shutdown();
     log_hub_.Shutdown();
-    members_.Shutdown();
-    readers_.Shutdown();
+    const gpr_timespec deadline = gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(kShutdownGraceMs, GPR_TIMESPAN));
+    members_.Shutdown(deadline);
+    readers_.Shutdown(deadline);
   }
 
   absl::Status Begin(const Options& options) {

@@ -65,7 +65,8 @@ class Server {
   // The jobs that are not over and have a node. A job with epoch 0 waits for its first one.
   virtual std::vector<ServedJob> ServedJobs() = 0;
   // This process, the agent of that incarnation, is told to end: no epoch is formed any more that
-  // its nodes would have to leave at once, because no daemon goes on with it.
+  // its nodes would have to leave at once, because no daemon goes on with it. That wait has no
+  // deadline of its own: the caller destroys the server soon after.
   virtual void EndSoon(Incarnation host) = 0;
 
   // From now on a client that speaks TCPStore on the port is served by `store`, and no longer by

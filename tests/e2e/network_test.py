@@ -266,14 +266,14 @@ class NetworkTest(ConveneTestCase):
 
     # ---- the node that hosts the rendezvous leaves, and the others are on other machines ----
 
-    def start_hosted(self, number, nodes, machine=None):
+    def start_hosted(self, number, nodes, machine=None, last_call_s=0.1):
         """An agent of a run that meets on the first machine, where one of its own agents serves the rendezvous."""
         host = self.hosts[number if machine is None else machine]
         self.agents[number] = self.start(
             CONVENE, "run", "--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-endpoint", f"{self.hosts[0].address}:29400", "--rdzv-id",
             "job", "--node-rank", number, "--admission-delay", 0.2, "--stop-grace", "signal=0.2,abort=0.2,checkpoint=0.2", "--rdzv-conf",
-            f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60", "--no-python", "sh", "-c", _WORKER,
-            log=f"agent{number}.{time.monotonic()}.log", prefix=host.prefix, LINES=self.path("lines"), DONE=self.path("done"),
+            f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60,last_call_timeout={last_call_s}", "--no-python", "sh",
+            "-c", _WORKER, log=f"agent{number}.{time.monotonic()}.log", prefix=host.prefix, LINES=self.path("lines"), DONE=self.path("done"),
             NODE=str(number))
         if number == 0:
             wait_until(lambda: "hosting the rendezvous" in self.agent_log(0), 20, "the host")
@@ -298,7 +298,8 @@ class NetworkTest(ConveneTestCase):
             word = f"waiting for a rendezvous at {self.hosts[0].address}:29400"
             wait_until(lambda n=number: word in self.agent_log(n), 20, lambda: "what a survivor waits for:\n" + self.all_logs())
         self.assertEqual([self.starts(number) for number in survivors], starts, self.all_logs())
-        self.start_hosted(0, nodes)
+        # The survivors dial up to a second apart: all of them are called, so that none has to be let in by another stop.
+        self.start_hosted(0, nodes, last_call_s=5)
         self.wait_for_epoch(epoch + 1, {0, *survivors}, timeout_s=30)
         # Each of their starts was followed by one stop, and the last one still runs.
         self.assertEqual([self.stops(number) for number in survivors], starts, self.all_logs())

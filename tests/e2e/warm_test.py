@@ -347,7 +347,7 @@ class WarmTest(WarmTestCase):
         self.end(job)
         self.clear()
         job = self.train(*wrapper)
-        self.said(job, f'{wrapper[0]} is a script that sets the variable PATH and starts Python')
+        self.said(job, f'{wrapper[0]} is a script or a launcher that sets the variable PATH and starts Python')
         self.facts(1)
         self.assertNotIn('has changed', self.end(job))
         self.clear()
@@ -366,7 +366,7 @@ class WarmTest(WarmTestCase):
         self.wait_for_spares(job)
         self.kill_worker(1)
         cold, later = self.facts(1), self.facts(2)
-        self.said(job, 'is a script that sets the variable PATH and starts Python (a shim of pyenv, say), so each worker starts by it, cold')
+        self.said(job, 'is a script or a launcher that sets the variable PATH and starts Python (a shim of pyenv, say), so each worker starts by it, cold')
         for one, other in zip(cold, later):
             self.same(one, other)
         self.kill_worker(2)

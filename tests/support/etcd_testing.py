@@ -125,15 +125,18 @@ class EtcdTestCase(ConveneTestCase):
         filler = base64.b64encode(b"x" * (1 << 20)).decode()
         key = base64.b64encode(b"filler").decode()
         for _ in range(40):
-            if self.ask_etcd(0, "kv/put", {"key": key, "value": filler}) is None:
+            if self.ask_etcd(0, "kv/put", {"key": key, "value": filler}, 20) is None and self.etcd_alarms():
                 return
 
+    def etcd_alarms(self):
+        return (self.ask_etcd(0, "maintenance/alarm", {"action": "GET"}, 20) or {}).get("alarms", [])
+
     def make_room_in_etcd(self):
-        status = self.ask_etcd(0, "maintenance/status", {})
+        status = self.ask_etcd(0, "maintenance/status", {}, 20)
         self.ask_etcd(0, "kv/compaction", {"revision": status["header"]["revision"], "physical": True}, 20)
         for i in range(len(self.members)):
             self.ask_etcd(i, "maintenance/defragment", {}, 20)
-        for alarm in self.ask_etcd(0, "maintenance/alarm", {"action": "GET"}).get("alarms", []):
+        for alarm in self.etcd_alarms():
             self.ask_etcd(0, "maintenance/alarm", {**alarm, "action": "DEACTIVATE"}, 20)
 
     def journal(self, prefix="convene"):
