@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,7 +26,6 @@
 #include "tools/base/files.h"
 #include "tools/base/full_disk.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/unique_fd.h"
 #include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/data/prepare/compact_output.h"
@@ -82,12 +82,10 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
   return HashOf(key);
 }
 
-absl::StatusOr<bool> IsParquet(const std::string& path) {
+bool IsParquet(const std::string& path) {
   char start[sizeof(kParquetMark) - 1] = {};
-  // A pipe without a writer would block.
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd file, OpenFile(path, O_RDONLY | O_NONBLOCK));
-  return pread(file.get(), start, sizeof(start), 0) == sizeof(start) &&
-         std::memcmp(start, kParquetMark, sizeof(start)) == 0;
+  std::ifstream file(path, std::ios::binary);
+  return file.read(start, sizeof(start)) && std::memcmp(start, kParquetMark, sizeof(start)) == 0;
 }
 
 // The input's files, with the commands that read them.
@@ -100,13 +98,10 @@ absl::StatusOr<std::vector<SourceFile>> SourcesOf(const PrepareOptions& options)
   for (SourceFile& source : sources) {
     if (!input.through.empty()) {
       source.command = CommandFor(input.through, source.path);
-      continue;
-    }
-    const absl::StatusOr<bool> is_parquet = IsParquet(source.path);
-    if (!is_parquet.ok()) return Annotate(is_parquet.status(), "data");
-    if (*is_parquet) {
+    } else if (IsParquet(source.path)) {
       source.command = ParquetCommand(input.python, columns, source.path);
     } else if (absl::EndsWith(source.path, ".parquet")) {
+      CONVENE_RETURN_IF_ERROR(Annotate(OpenFile(source.path, O_RDONLY).status(), "data"));
       return absl::InvalidArgumentError(absl::StrCat(
           "data: ", source.path, " does not begin as a Parquet file does: fetch it once more, or ",
           "give it another name if it holds text"));
