@@ -54,7 +54,9 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
       break;
     case Phase::kRunning: {
       const int free = policy.nodes_max - state.member_count();
-      const bool waits = state.succeeded_count() > 0 || state.away_count() > 0;
+      // The next daemon lets it in.
+      const bool waits =
+          state.succeeded_count() > 0 || state.away_count() > 0 || state.loses_daemon();
       Expect(state.bench().empty() || free == 0 || waits ||
                  now < state.admission().DueAt(policy.admission),
              "a late node is not let in");
