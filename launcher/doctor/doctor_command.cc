@@ -82,7 +82,8 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.node_rank = flags.node_rank;
   job.nproc_per_node = "1";
   // A person waits for the answer, and a node that is down is one: a training job waits longer.
-  job.rdzv_conf = absl::StrCat("join_timeout=", absl::ToDoubleSeconds(flags.wait));
+  job.rdzv_conf =
+      absl::StrCat("join_timeout=", absl::ToDoubleSeconds(flags.wait.value_or(absl::Minutes(1))));
   job.options.propagate_exit_code = true;
   job.options.log.prefix_template = "";
   job.command = DoctorProgram();
@@ -162,8 +163,8 @@ void AddFlags(FlagReader* reader, DoctorFlags* flags) {
                  {.value = "ADDRESS"});
   AddCredentialFlags(reader, &flags->credentials);
   reader->Check([flags] {
-    const bool names_a_job =
-        flags->rdzv_endpoint || flags->rdzv_id || flags->node_rank || flags->local_addr;
+    const bool names_a_job = flags->wait || flags->rdzv_endpoint || flags->rdzv_id ||
+                             flags->node_rank || flags->local_addr;
     if (!names_a_job || flags->nnodes.has_value()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "the flags name a job of several nodes: give --nnodes as well; without these flags the "

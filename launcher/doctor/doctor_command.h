@@ -22,7 +22,7 @@ struct DoctorFlags {
   // Of the look at several nodes: as `convene run` has them.
   std::optional<std::string> nnodes, rdzv_endpoint, rdzv_id, local_addr;
   std::optional<int> node_rank;
-  absl::Duration wait = absl::Minutes(1);  // for the other nodes to come
+  std::optional<absl::Duration> wait;  // for the other nodes to come; a minute
   rendezvous::Credentials credentials;
 };
 

@@ -48,6 +48,49 @@ std::vector<Node> CircleOfNodes(const std::vector<RankPlace>& places) {
   return circle;
 }
 
+// A rank that sends its shard, and where it may go.
+struct Sender {
+  int rank = 0;
+  int place_in_node = 0;
+  int64_t wanted = 0;                 // copies on nodes that have not got the shard
+  bool leaves_label = false;          // all that have it stand behind one switch, and others do not
+  std::vector<const Node*> by_worth;  // other labels first
+};
+
+// In the order of the circle.
+std::vector<Sender> SendersOf(const std::vector<Node>& circle, const std::vector<RankPlace>& places,
+                              const std::vector<int>& shard_of_rank, int replicas) {
+  // [shard]: that have it by themselves.
+  std::map<int, std::set<int>> nodes;
+  std::map<int, std::set<int64_t>> labels;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    nodes[shard_of_rank[rank]].insert(places[rank].node);
+    labels[shard_of_rank[rank]].insert(places[rank].label);
+  }
+  std::vector<Sender> senders;
+  for (size_t at = 0; at < circle.size(); ++at) {
+    const Node& own = circle[at];
+    for (size_t i = 0; i < own.ranks.size(); ++i) {
+      Sender sender = {.rank = own.ranks[i], .place_in_node = static_cast<int>(i)};
+      const int shard = shard_of_rank[sender.rank];
+      const auto first = std::find(shard_of_rank.begin(), shard_of_rank.end(), shard);
+      if (shard < 0 || first - shard_of_rank.begin() != sender.rank) continue;
+      const auto leaves = [&](const Node* node) { return labels[shard].count(node->label) == 0; };
+      for (size_t j = 1; j < circle.size(); ++j) {
+        const Node& node = circle[(at + j) % circle.size()];
+        if (nodes[shard].count(node.number) == 0) sender.by_worth.push_back(&node);
+      }
+      std::stable_partition(sender.by_worth.begin(), sender.by_worth.end(), leaves);
+      sender.wanted = std::clamp<int64_t>(replicas + 1 - std::ssize(nodes[shard]), 0,
+                                          std::ssize(sender.by_worth));
+      sender.leaves_label =
+          labels[shard].size() == 1 && !sender.by_worth.empty() && leaves(sender.by_worth.front());
+      senders.push_back(std::move(sender));
+    }
+  }
+  return senders;
+}
+
 }  // namespace
 
 std::vector<int> NumberShards(const std::vector<double>& contents) {
@@ -74,39 +117,29 @@ bool KeepsOwnCopy(const std::vector<RankPlace>& places, const std::vector<int>& 
 std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places,
                                             const std::vector<int>& shard_of_rank, int replicas) {
   const std::vector<Node> circle = CircleOfNodes(places);
-  // [shard]: that have it by themselves.
-  std::map<int, std::set<int>> nodes;
-  std::map<int, std::set<int64_t>> labels;
-  for (size_t rank = 0; rank < places.size(); ++rank) {
-    nodes[shard_of_rank[rank]].insert(places[rank].node);
-    labels[shard_of_rank[rank]].insert(places[rank].label);
-  }
+  const std::vector<Sender> senders = SendersOf(circle, places, shard_of_rank, replicas);
   std::vector<std::vector<int>> holders(places.size());
-  for (size_t at = 0; at < circle.size(); ++at) {
-    const Node& own = circle[at];
-    for (size_t i = 0; i < own.ranks.size(); ++i) {
-      const int sender = own.ranks[i];
-      const int shard = shard_of_rank[sender];
-      const auto first = std::find(shard_of_rank.begin(), shard_of_rank.end(), shard);
-      if (shard < 0 || first - shard_of_rank.begin() != sender) continue;
-      std::vector<const Node*> others;
-      for (size_t j = 1; j < circle.size(); ++j) {
-        const Node& node = circle[(at + j) % circle.size()];
-        if (nodes[shard].count(node.number) == 0) others.push_back(&node);
-      }
-      std::stable_partition(others.begin(), others.end(), [&](const Node* node) {
-        return labels[shard].count(node->label) == 0;
-      });
-      // One label is one switch, whose loss takes all of them.
-      const bool leaves_label = replicas > 0 && labels[shard].size() == 1 && !others.empty() &&
-                                labels[shard].count(others.front()->label) == 0;
-      const auto wanted =
-          std::max<int64_t>(replicas + 1 - std::ssize(nodes[shard]), leaves_label ? 1 : 0);
-      others.resize(std::min<size_t>(others.size(), wanted));
-      for (const Node* node : others) {
-        holders[sender].push_back(node->ranks[i % node->ranks.size()]);
-      }
+  std::map<int, int> load;  // [node]: copies of others
+  for (const Sender& sender : senders) {
+    for (int64_t i = 0; i < sender.wanted; ++i) {
+      const Node& node = *sender.by_worth[i];
+      holders[sender.rank].push_back(node.ranks[sender.place_in_node % node.ranks.size()]);
+      ++load[node.number];
     }
+  }
+  for (const Sender& sender : senders) {
+    if (sender.wanted > 0 || !sender.leaves_label) continue;
+    const int64_t own_label = places[sender.rank].label;
+    const Node* least = nullptr;
+    for (const Node* node : sender.by_worth) {
+      if (node->label == own_label) break;
+      if (least == nullptr || load[node->number] < load[least->number]) least = node;
+    }
+    const auto ranks = static_cast<int>(least->ranks.size());
+    const int at = load[least->number];
+    if (at >= replicas * ranks) continue;
+    holders[sender.rank].push_back(least->ranks[at % ranks]);
+    ++load[least->number];
   }
   return holders;
 }

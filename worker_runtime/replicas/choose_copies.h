@@ -27,10 +27,11 @@ bool KeepsOwnCopy(const std::vector<RankPlace>& places, const std::vector<int>& 
 // [sender]: the ranks to which it sends a copy of its shard, each on another node, none on a node
 // that has the shard by itself. The first rank that has a shard sends it, so that it stands on
 // `replicas` nodes beside the sender's, or on as many as there are. Nodes come first whose label no
-// node with the shard has: a copy goes to such a node also where enough nodes have the shard by
-// themselves and all of these have one label, unless `replicas` is 0. The senders of a node are
-// dealt to the ranks of the nodes in turn, and all nodes are as loaded as the labels allow. The
-// same on all ranks.
+// node with the shard has. Where enough nodes have the shard by themselves and all of these have
+// one label, one more copy goes to the least loaded node of another label that keeps fewer than
+// `replicas` copies of others a rank; where each of these nodes keeps as many, the shard has no
+// such copy. The senders of a node are dealt to the ranks of the nodes in turn, and all nodes are
+// as loaded as the labels allow. The same on all ranks.
 std::vector<std::vector<int>> PlaceReplicas(const std::vector<RankPlace>& places,
                                             const std::vector<int>& shard_of_rank, int replicas);
 

@@ -92,6 +92,17 @@ TEST_CASE("nodes that have a shard by themselves count as its replicas") {
         std::vector<std::vector<int>>(4));
   CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 8, 8}), neighbours, 0) ==
         std::vector<std::vector<int>>(4));
+  // Few nodes behind the other switch keep no more copies than --replicas says.
+  const auto uneven =
+      PlaceReplicas(Places({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {7, 7, 7, 7, 7, 7, 7, 7, 8, 8}),
+                    {0, 0, 1, 1, 2, 2, 3, 3, 4, 4}, 1);
+  std::vector<int> load(10);
+  for (const std::vector<int>& holders : uneven) {
+    for (const int holder : holders) ++load[holder];
+  }
+  CHECK(load[8] == 1);
+  CHECK(load[9] == 1);
+  CHECK(std::accumulate(load.begin(), load.end(), 0) == 3);
   // Two ranks of one node: one of them keeps the node's copy, and sends it.
   const auto pairs = Places({0, 0, 1, 1}, {0, 0});
   const std::vector<int> same = {0, 0, 1, -1};

@@ -321,7 +321,7 @@ absl::Status MemoryState::Read(const std::vector<PieceToRead>& pieces) const {
     return NearestCopy(state_.copies[shard], world_.rank(), node_);
   }));
   if (!reading.status().ok()) {
-    spdlog::warn("{}; it is read from the copy whose index the ranks have",
+    spdlog::warn("{}; it is read once more, from the copy whose index the ranks have",
                  std::string(reading.status().message()));
   }
   // All ranks come here, also those that miss nothing: the others may ask them.
