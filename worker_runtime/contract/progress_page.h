@@ -32,8 +32,9 @@
 //   132     4     reserved, 0
 //
 // The third part: the collective of this worker that waits for another rank, of several the one
-// that began to wait first, one beside the training last. Another thread may write it than the one that writes the parts above,
-// so it has a sequence of its own, with the same meaning; 0: the worker tells nothing of the kind.
+// that began to wait first, one beside the training last. Another thread may write it than the one
+// that writes the parts above, so it has a sequence of its own, with the same meaning; 0: the
+// worker tells nothing of the kind.
 //
 //   136     8     sequence, u64
 //   144     8     number, u64: of the operation in its group, from 1
