@@ -35,6 +35,7 @@ constexpr int kTimesLongestStay = 10;
 constexpr absl::Duration kNeighbourPatience = absl::Seconds(10);
 constexpr absl::Duration kRateWindow = absl::Minutes(1);
 constexpr size_t kGroupsShown = 8;
+constexpr size_t kWaitsShown = 3;
 // The limit of a stopped process where none is given. It is below the time that a collective of
 // convene-train waits for a peer (300 s), so that the cause is told before its echo.
 constexpr absl::Duration kStoppedLimit = absl::Minutes(1);
@@ -345,6 +346,17 @@ bool HangDetector::IsOverdue(int local_rank, const Worker& worker, bool all_alik
   return Silence(worker, now) > limit;
 }
 
+bool HangDetector::WaitsElsewhere(int local_rank) const {
+  // Workers that wait for each other in a circle lead nowhere.
+  for (size_t passed = 0; passed <= workers_.size(); ++passed) {
+    const auto found = workers_.find(local_rank);
+    if (found == workers_.end()) return true;
+    if (found->second.last.awaited_rank < 0) return false;
+    local_rank = found->second.last.awaited_rank - first_global_rank_;
+  }
+  return false;
+}
+
 std::string HangDetector::AwaitedText() const {
   std::map<std::string, std::vector<int>> waits;
   for (const auto& [local_rank, worker] : workers_) {
@@ -354,12 +366,29 @@ std::string HangDetector::AwaitedText() const {
   std::string text;
   size_t shown = 0;
   for (const auto& [what, ranks] : waits) {
-    if (shown++ == kGroupsShown) break;
+    if (shown++ == kWaitsShown) break;
     absl::StrAppend(&text, "; ", RanksText(ranks), ": ", what);
   }
   return text;
 }
 
+std::string HangDetector::PlacesText(int blamed) const {
+  std::map<std::pair<int64_t, std::string>, std::vector<int>> places;
+  for (const auto& [local_rank, other] : workers_) {
+    if (local_rank == blamed) continue;
+    places[{other.last.step, other.last.phase}].push_back(first_global_rank_ + local_rank);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [place, ranks] : places) {
+    texts.push_back(
+        absl::StrCat(RanksText(ranks), " at step ", place.first, " (", place.second, ")"));
+    if (texts.size() == kGroupsShown) break;
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// The wire cuts a long text off: the words by which the daemon judges (incident.cc) come first, and
+// the waits last.
 std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alike,
                               MonotonicTime now) const {
   const int blamed = local_ranks.front();
@@ -381,37 +410,26 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
                     Text(now - *worker.stopped_since));
     if (workers_.size() == 1) return why;
   }
-  const bool may_wait = !worker.last.tells_awaited || worker.last.awaited_rank >= 0;
-  if (!may_wait && !worker.stopped_since.has_value() && world_size_ > 1) {
+  const bool is_stopped = worker.stopped_since.has_value();
+  const bool tells = worker.last.tells_awaited;
+  if (tells && worker.last.awaited_rank < 0 && !is_stopped && world_size_ > 1) {
     why += "; it waits for no other rank";
   }
-  why += AwaitedText();
-  const std::string ended = ended_.empty() ? ""
-                                           : absl::StrCat("; ended with 0: ", EndedText(now),
-                                                          ": the others may wait for it");
   if (all_alike) {
     if (world_size_ == 1) return why;
-    return absl::StrCat(why, "; ",
-                        workers_.size() == 1
-                            ? "it is the only worker here that tells its progress"
-                            : absl::StrCat("all ", workers_.size(),
-                                           " workers here that tell their progress stand there"),
-                        !ended_.empty() ? ended
-                        : may_wait      ? ": it may wait for another rank"
-                                        : "");
+    absl::StrAppend(&why, "; ",
+                    workers_.size() == 1
+                        ? "it is the only worker here that tells its progress"
+                        : absl::StrCat("all ", workers_.size(),
+                                       " workers here that tell their progress stand there"));
   }
-  std::map<std::pair<int64_t, std::string>, std::vector<int>> places;
-  for (const auto& [local_rank, other] : workers_) {
-    if (local_rank == blamed) continue;
-    places[{other.last.step, other.last.phase}].push_back(first_global_rank_ + local_rank);
+  if (!ended_.empty()) {
+    absl::StrAppend(&why, "; ended with 0: ", EndedText(now), ": the others may wait for it");
+  } else if (!is_stopped && (tells ? WaitsElsewhere(blamed) : all_alike)) {
+    why += "; it may wait for another rank";
   }
-  std::vector<std::string> texts;
-  for (const auto& [place, ranks] : places) {
-    texts.push_back(
-        absl::StrCat(RanksText(ranks), " at step ", place.first, " (", place.second, ")"));
-    if (texts.size() == kGroupsShown) break;
-  }
-  return absl::StrCat(why, "; the others here: ", absl::StrJoin(texts, ", "), ended);
+  if (!all_alike) absl::StrAppend(&why, "; the others here: ", PlacesText(blamed));
+  return why + AwaitedText();
 }
 
 std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime now) const {

@@ -147,8 +147,14 @@ class HangDetector {
   std::vector<int> Laggards(bool all_alike, MonotonicTime now) const;
   // Whether the worker may wait for a rank of another node.
   bool MayWaitElsewhere(const Worker& worker, bool all_alike) const;
-  // "; ranks 4,5,6: all_reduce #17 of dp waits for rank 7", of all workers that wait.
+  // Whether this worker's wait, and the wait of the worker that it waits for, and so on, lead to a
+  // rank of another node.
+  bool WaitsElsewhere(int local_rank) const;
+  // "; ranks 4,5,6: all_reduce #17 of dp waits for rank 7", of the first groups of workers that
+  // wait.
   std::string AwaitedText() const;
+  // "ranks 5,6 at step 31 (step)": all workers but `blamed`.
+  std::string PlacesText(int blamed) const;
   // Of a worker in a phase without a given limit.
   absl::Duration StoppedLimit() const;
   bool IsStoppedTooLong(int local_rank, const Worker& worker, MonotonicTime now) const;

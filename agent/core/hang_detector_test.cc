@@ -166,8 +166,8 @@ TEST_CASE("of workers that stand alike the one that waits for none is to blame, 
   CHECK(story.Pass(absl::Seconds(99)).empty());
   CHECK(story.Pass(absl::Seconds(2)) ==
         "hang: no step for 101 s (limit 100 s), phase step, step 31; it waits for no other rank; "
-        "ranks 4,5,6: all_reduce #17 of dp waits for rank 7; all 4 workers here that tell their "
-        "progress stand there");
+        "all 4 workers here that tell their progress stand there; ranks 4,5,6: all_reduce #17 of "
+        "dp waits for rank 7");
   CHECK(story.blamed == 3);
 }
 
@@ -175,16 +175,50 @@ TEST_CASE("workers that wait for a rank of another node give that node time to r
   Story story = Waiting(8, 1, -1);
   CHECK(story.Pass(absl::Seconds(110)).empty());
   CHECK_THAT(story.Pass(absl::Seconds(5)),
-             Contains("ranks 4,5,6,7: all_reduce #17 of dp waits for rank 1; all 4") &&
-                 Catch::EndsWith("it may wait for another rank"));
+             Contains("stand there; it may wait for another rank; ") &&
+                 Catch::EndsWith("; ranks 4,5,6,7: all_reduce #17 of dp waits for rank 1"));
+}
+
+TEST_CASE("a wait that leads to another node is told of workers that do not stand alike too") {
+  Story story = Waiting(8, 1, -1);
+  story.Tell(2, 32);
+  story.readings[3].awaited_rank = 4;  // which waits for rank 1
+  Story circle = story;
+  CHECK_THAT(story.Pass(absl::Seconds(115)),
+             Contains("step 31; it may wait for another rank; the others here: "));
+  for (auto& [local_rank, reading] : circle.readings) reading.awaited_rank = 4 + (local_rank ^ 1);
+  const std::string why = circle.Pass(absl::Seconds(115));
+  CHECK_THAT(why, Contains("the others here: ") && !Contains("another rank"));
+}
+
+TEST_CASE("the words by which the daemon judges come before all that may be cut off") {
+  constexpr size_t kWireBytes = 500;
+  Story story(Given({}, absl::Seconds(100), {}), 128);
+  for (int local_rank = 0; local_rank < 64; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  for (auto& [local_rank, reading] : story.readings) {
+    reading.tells_awaited = true;
+    reading.awaited_rank = 100;
+    reading.awaits = "all_reduce #" + std::to_string(local_rank % 8) +
+                     " of expert_dp_replicate waits for rank 100";
+  }
+  Story apart = story;
+  const std::string why = story.Pass(absl::Seconds(115));
+  CHECK(why.find("it may wait for another rank") < 250);
+  CHECK(why.size() < kWireBytes);
+  CHECK_THAT(why, Contains("#2 of") && !Contains("#3 of"));
+  for (int local_rank = 8; local_rank < 64; ++local_rank) {
+    apart.Tell(local_rank, 32 + local_rank % 8, "a_phase_with_a_long_name");
+  }
+  CHECK(apart.Pass(absl::Seconds(115)).find("it may wait for another rank") < 250);
 }
 
 TEST_CASE("what the others wait for stands beside the state of a stopped process") {
   Story story = Waiting(4, 6, 2);
   story.readings[2].is_stopped = true;
   CHECK_THAT(story.Pass(absl::Seconds(103)),
-             Contains("(state T) for 99 s; ranks 4,5,7: all_reduce #17 of dp waits for rank 6; the "
-                      "others here: ranks 4,5,7 at step 31 (step)"));
+             Contains("(state T) for 99 s; the others here: ranks 4,5,7 at step 31 (step); ranks "
+                      "4,5,7: all_reduce #17 of dp waits for rank 6"));
   CHECK(story.blamed == 2);
 }
 
@@ -466,7 +500,7 @@ TEST_CASE("where all stand alike another node's agent gets time to speak first")
   CHECK_THAT(
       story.Pass(absl::Seconds(10)),
       Contains(
-          "all 2 workers here that tell their progress stand there: it may wait for another rank"));
+          "all 2 workers here that tell their progress stand there; it may wait for another rank"));
 }
 
 TEST_CASE("a worker that ended is not waited for") {

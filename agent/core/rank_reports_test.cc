@@ -61,6 +61,9 @@ TEST_CASE("a wait for a rank is told of a worker that makes no step") {
   waiting.awaits = "all_reduce #17 of dp waits for rank 3";
   CHECK(reports.Report({{2, waiting}}, At(2))[0].awaits.empty());
   CHECK(reports.Report({{2, waiting}}, At(3))[0].awaits == waiting.awaits);
+  waiting.is_stopped = true;
+  CHECK(reports.Report({{2, waiting}}, At(3))[0].awaits.empty());
+  waiting.is_stopped = false;
   ++waiting.step;
   CHECK(reports.Report({{2, waiting}}, At(4))[0].awaits.empty());
 }

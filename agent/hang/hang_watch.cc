@@ -143,6 +143,7 @@ std::map<int, WorkerReading> HangWatch::Readings() const {
     const auto page = pages_.find(local_rank);
     if (page == pages_.end()) continue;
     if (auto reading = page->second->Read(); reading.has_value()) {
+      reading->is_stopped = IsStopped(TellingProcess(pid, reading->pid));
       readings[local_rank] = *std::move(reading);
     }
   }
@@ -152,10 +153,7 @@ std::map<int, WorkerReading> HangWatch::Readings() const {
 void HangWatch::OnTime() {
   // While paused there are no looks; the next look bridges the gap.
   if (is_paused_ || is_blamed_by_another_) return;
-  std::map<int, WorkerReading> readings = Readings();
-  for (auto& [local_rank, reading] : readings) {
-    reading.is_stopped = IsStopped(TellingProcess(pids_.at(local_rank), reading.pid));
-  }
+  const std::map<int, WorkerReading> readings = Readings();
   verdict_ = detector_.Look(readings, Clock::Real().Now());
   if (const std::string news = detector_.TakeNews(); !news.empty()) Log(news);
   if (!verdict_.has_value() || dump_ != nullptr) return;
@@ -175,6 +173,7 @@ void HangWatch::OnTime() {
 void HangWatch::BeginDump(const HangVerdict& verdict,
                           const std::map<int, WorkerReading>& readings) {
   suspect_ = verdict.local_ranks.front();
+  suspect_why_ = verdict.why;
   Log(absl::StrCat("rank ", first_global_rank_ + suspect_, " (pid ", pids_.at(suspect_),
                    "): ", verdict.why, "; looking where it stands"));
   // The workers furthest behind come first, then the workers that wait for them.
@@ -200,7 +199,8 @@ void HangWatch::OnDump(const StackDump::Result& result) {
   dump_.reset();
   const int suspect = std::exchange(suspect_, -1);
   for (const std::string& line : result.lines) Log(line);
-  if (!verdict_.has_value() || verdict_->local_ranks.front() != suspect) {
+  // Another worker may come first by now, without a step of the suspect: waits begin and end.
+  if (!verdict_.has_value() || !absl::c_linear_search(verdict_->local_ranks, suspect)) {
     Log(absl::StrCat("rank ", first_global_rank_ + suspect,
                      " went on by itself meanwhile: it is not stopped"));
     return;
@@ -210,7 +210,7 @@ void HangWatch::OnDump(const StackDump::Result& result) {
   LastLines first;  // Bounded, and UTF-8 whatever a debugger prints.
   for (size_t i = 0; i < std::min(lines.size(), kFirstLines); ++i) first.Add(lines[i]);
   timer_.Cancel();
-  listener_.on_hang({epoch_, suspect, pids_.at(suspect), verdict_->why, first.Get()}, by_debugger);
+  listener_.on_hang({epoch_, suspect, pids_.at(suspect), suspect_why_, first.Get()}, by_debugger);
 }
 
 }  // namespace convene::agent

@@ -24,7 +24,7 @@
 namespace convene::agent {
 
 // Lives on the thread of its loop. Looks once a second (oftener where a limit is below 4 s), and
-// only while workers run: 400 bytes are read of each page.
+// only while workers run: 416 bytes are read of each page.
 class HangWatch {
  public:
   struct Listener {
@@ -82,7 +82,8 @@ class HangWatch {
   bool is_blamed_by_another_ = false;   // then looks do not change it
   bool is_paused_ = false;
   bool has_told_of_tracing_ = false;
-  int suspect_ = -1;  // whose dump is being made
+  int suspect_ = -1;         // whose dump is being made
+  std::string suspect_why_;  // as it was when the dump began
   std::unique_ptr<StackDump> dump_;
 };
 

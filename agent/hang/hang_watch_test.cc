@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
@@ -38,6 +40,7 @@ struct Fixture {
       pids.push_back(fork());
       if (pids.back() == 0) {
         alarm(60);
+        signal(SIGUSR2, [](int) {});
         while (true) pause();
       }
     }
@@ -54,10 +57,21 @@ struct Fixture {
     page.sequence = 2 * (step + 1);
     page.step = step;
     page.pid = static_cast<uint32_t>(pid);
+    page.flags = flags;
     page.changed_at_ns = absl::ToInt64Nanoseconds(Clock::Real().Now().since_epoch());
     std::memcpy(page.phase, "step", 4);
     const UniqueFd file(open(paths[local_rank].c_str(), O_RDWR | O_CLOEXEC));
     REQUIRE(pwrite(file.get(), &page, sizeof(page), 0) == sizeof(page));
+  }
+  // `rank`: -1: nothing waits.
+  void TellAwaited(int local_rank, int rank) {
+    contract::ProgressPage page = {};
+    page.awaits_sequence = 2;
+    page.awaits_rank = static_cast<uint32_t>(rank + 1);
+    constexpr size_t kAt = offsetof(contract::ProgressPage, awaits_sequence);
+    const UniqueFd file(open(paths[local_rank].c_str(), O_RDWR | O_CLOEXEC));
+    const char* const part = reinterpret_cast<const char*>(&page) + kAt;
+    REQUIRE(pwrite(file.get(), part, sizeof(page) - kAt, kAt) == sizeof(page) - kAt);
   }
   void RunUntil(const std::function<bool()>& condition, absl::Duration patience = kPatience) {
     const MonotonicTime end = Clock::Real().Now() + patience;
@@ -70,6 +84,7 @@ struct Fixture {
     RunUntil([&] { return watch->Progress().has_value() && watch->Progress()->step == step; });
   }
 
+  uint32_t flags = 0;
   HangLimits limits;
   EventLoop loop;
   std::unique_ptr<HangWatch> watch;
@@ -98,6 +113,37 @@ TEST_CASE_METHOD(Fixture, "a worker that stands still is told of once, with wher
   CHECK_THAT(log, Contains("looking where it stands"));
   RunUntil([&] { return hangs.size() > 1; }, absl::Milliseconds(500));
   CHECK(hangs.size() == 1);
+}
+
+// Both workers stand still, and local rank 0 is looked at, which takes half a second.
+struct Suspected : Fixture {
+  Suspected() {
+    flags = contract::kProgressDumpsOnSignalFlag;
+    watch->Watch(pids);
+    TellBoth(1);
+    TellBoth(2);
+    TellAwaited(0, -1);
+    TellAwaited(1, 8);
+    RunUntil([&] { return absl::StrContains(log, "looking where it stands"); });
+    REQUIRE_THAT(log, Contains("rank 8 (pid "));
+  }
+};
+
+TEST_CASE_METHOD(Suspected, "a worker that begins to wait while it is looked at has not gone on") {
+  TellAwaited(0, 9);
+  TellAwaited(1, -1);
+  RunUntil([&] { return !hangs.empty(); });
+  REQUIRE(hangs.size() == 1);
+  CHECK(hangs[0].local_rank == 0);
+  CHECK_THAT(hangs[0].why, Contains("it waits for no other rank"));
+  CHECK_THAT(log, !Contains("went on"));
+}
+
+TEST_CASE_METHOD(Suspected, "a worker that goes on while it is looked at is not stopped") {
+  Tell(0, 3);
+  RunUntil([&] { return absl::StrContains(log, "went on"); });
+  CHECK_THAT(log, Contains("rank 8 went on by itself meanwhile: it is not stopped"));
+  CHECK(hangs.empty());
 }
 
 // A worker that is a wrapper around the process that tells its progress.

@@ -106,6 +106,8 @@ TEST_CASE("what is left of a traceback is one, and a stack of a hang is none") {
       Exit(1, {"Thread 0x7f (most recent call first):", "  File \"/x/nn.py\", line 17 in forward"});
   hang.why = "hang: no step for 31 s, phase step, step 17";
   CHECK(Told(hang).substr(0, 13) == "code, a guess");
+  hang.why += "; it may wait for another rank; the others here: rank 1 at step 18 (step)";
+  CHECK(Told(hang).substr(0, 16) == "network, a guess");
   hang.why += "; ended with 0: rank 1 (after step 30, 5 s ago): the others may wait for it";
   CHECK(Told(hang).substr(0, 12) == "code, likely");
   hang.why =

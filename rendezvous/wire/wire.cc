@@ -36,7 +36,7 @@ absl::Status CheckLength(int length, const char* what) {
                                                  " can be named: leave them out for all"));
 }
 
-std::string CutAwaits(absl::string_view text) { return Utf8(text, 80); }
+std::string CutAwaits(absl::string_view text) { return Utf8(Cut(text), 80); }
 
 void CopyFields(Is<Ready> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Cut, store_host);

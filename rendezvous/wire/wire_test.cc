@@ -128,6 +128,10 @@ TEST_CASE("a heartbeat carries each rank's progress, of as many ranks as fit int
   REQUIRE(there.ranks.size() == 1);
   CheckRank(there.ranks[0]);
 
+  heartbeat.ranks[0].awaits = "all_reduce\33[31m #17\nof\7dp waits for rank 3";
+  const auto cleaned = ToWire(AgentEnvelope{Incarnation(1), Epoch(2), AgentEvent(heartbeat)});
+  CHECK(cleaned.heartbeat().ranks(0).awaits() == "all_reduce #17 of?dp waits for rank 3");
+
   heartbeat.ranks = std::vector<RankProgress>(1000, kRank);
   for (RankProgress& rank : heartbeat.ranks) rank.phase = std::string(23, 'x');
   for (RankProgress& rank : heartbeat.ranks) rank.awaits = std::string(100, 'x');

@@ -15,6 +15,7 @@ BLAMED = f'//{QUORUM}:incident_test'
 
 HANG = 'agent/core/hang_detector.cc'
 HUNG = '//agent/core:hang_detector_test'
+RECORDER, RECORDED = 'worker_runtime/comm/flight_recorder.cc', '//worker_runtime/comm:flight_recorder_test'
 
 MUTATIONS = [
     Mutation('a name may steer a terminal', f'{QUORUM}/decide.cc', 'if (shown == name) continue;', 'if (shown == name || true) continue;',
@@ -84,8 +85,14 @@ MUTATIONS = [
              'return std::make_tuple(false, ', HUNG),
     Mutation('a node reports its own waiting rank before the other node can', HANG,
              'return worker.last.awaited_rank >= 0 &&', 'return false &&', HUNG),
-    Mutation('of two waits the one that ended is told', 'worker_runtime/comm/flight_recorder.cc', '    if (is_told) Tell();', '    (void)is_told;',
-             '//worker_runtime/comm:flight_recorder_test'),
+    Mutation('of two waits the one that ended is told', RECORDER, '    waiting_.erase(found);\n    Tell();', '    waiting_.erase(found);', RECORDED),
+    Mutation("a save's wait hides the wait that hangs", RECORDER, 'is_beside_training\n                           ? waiting_.end()',
+             'true\n                           ? waiting_.end()', RECORDED),
+    Mutation('a worker that comes second among the waiting has gone on', 'agent/hang/hang_watch.cc',
+             '!absl::c_linear_search(verdict_->local_ranks, suspect)', 'verdict_->local_ranks.front() != suspect', '//agent/hang:hang_test'),
+    Mutation('a wait that leads to another node by a rank of this one is the code\'s fault', HANG, 'passed <= workers_.size()', 'passed <= 0', HUNG),
+    Mutation('what a stopped process waited for is a fact', 'agent/core/rank_reports.cc', ' || reading.is_stopped ?', ' ?',
+             '//agent/core:rank_reports_test'),
     Mutation('a wait is read while it is written', 'agent/hang/progress_page.cc', 'sequence % 2 == 0 && sequence', 'sequence', '//agent/hang:hang_test'),
     Mutation("a person's SIGSTOP is the code's fault", INCIDENT, 'if (absl::StrContains(failure.why, kStoppedBySignal))', 'if (false)', BLAMED),
     Mutation("a shell's 137 is told without the kernel's count", 'agent/core/exit_classifier.cc', 'is_known ? absl::StrCat(", ", why_killed) : ""', '""',

@@ -111,7 +111,7 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
     } else if (!group.empty() && (part == GlooPart::kAll || member.in_host_memory)) {
       set.*member.place = std::make_unique<GroupCollective>(
           member.name(), mesh->MakeWire(group, id), options.*member.timeout, *options.recorder,
-          options.message_bytes_max, rank_wires);
+          options.message_bytes_max, rank_wires, member.is_beside_training);
     }
   }
   return set;

@@ -1,16 +1,24 @@
 #include "worker_runtime/comm/bootstrap.h"
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
+#include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/comm/testing/memory_store.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
@@ -122,26 +130,86 @@ TEST_CASE("two communicators of a rank work at the same time") {
   }
 }
 
-TEST_CASE("the checkpoint communicator waits longer than the others") {
+// Two ranks of dp 2, by what `options` says of each.
+std::vector<CommunicatorSet> ConnectTwo(const std::vector<BootstrapOptions>& options) {
   const Layout layout{.pp = 1, .dp = 2, .tp = 1};
   MemoryStore store;
-  // Of two worlds: a call of the second one that nobody answers measures the time.
-  std::vector<CommunicatorSet> sets, clocks;
-  for (auto [prefix, made] : {std::pair{"epoch/1", &sets}, std::pair{"epoch/2", &clocks}}) {
-    std::vector<absl::StatusOr<CommunicatorSet>> connected(2);
-    std::vector<Thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back("rank", [&, rank, prefix = prefix] {
-        connected[rank] = BootstrapGloo(layout, rank, store, prefix,
-                                        {.operation_timeout = absl::Milliseconds(50)});
-      });
-    }
-    for (Thread& rank : ranks) rank.Join();
-    for (auto& set : connected) {
-      REQUIRE_OK(set);
-      made->push_back(*std::move(set));
-    }
+  std::vector<absl::StatusOr<CommunicatorSet>> connected(2);
+  std::vector<Thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back("rank", [&, rank] {
+      connected[rank] = BootstrapGloo(layout, rank, store, "epoch/1", options[rank]);
+    });
   }
+  for (Thread& rank : ranks) rank.Join();
+  std::vector<CommunicatorSet> sets;
+  for (auto& set : connected) {
+    REQUIRE_OK(set);
+    sets.push_back(*std::move(set));
+  }
+  return sets;
+}
+
+// The groups that a recorder's observer is told of.
+class ToldGroups {
+ public:
+  void Observe(FlightRecorder& recorder) {
+    recorder.Observe([this](const AwaitedOperation* awaited) {
+      MutexLock lock(&mutex_);
+      groups_.emplace_back(awaited == nullptr ? "none" : awaited->group);
+      changed_.SignalAll();
+    });
+  }
+  void Await(const std::string& group) {
+    MutexLock lock(&mutex_);
+    while (!absl::c_linear_search(groups_, group)) changed_.Wait(&mutex_);
+  }
+  std::vector<std::string> Take() {
+    MutexLock lock(&mutex_);
+    return std::exchange(groups_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::string> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_CASE("a wait of the training is told before those of groups that work beside it") {
+  ToldGroups told;
+  FlightRecorder recorder(64, Clock::Real()), other(64, Clock::Real());
+  std::vector<CommunicatorSet> sets = ConnectTwo({{.recorder = &recorder}, {.recorder = &other}});
+  told.Observe(recorder);
+  for (const auto place : {&CommunicatorSet::checkpoint, &CommunicatorSet::replicas}) {
+    std::array<std::array<absl::Status, 2>, 2> statuses;  // beside the training and in dp
+    const auto barrier = [&](int rank, std::unique_ptr<Collective> CommunicatorSet::*group) {
+      return Thread("rank", [&sets, &statuses, rank, group] {
+        Stream stream = Stream::Cpu();
+        statuses.at(group == &CommunicatorSet::dp).at(rank) = (sets[rank].*group)->Barrier(stream);
+      });
+    };
+    const std::string name = (sets[0].*place)->name();
+    Thread beside = barrier(0, place);
+    told.Await(name);
+    Thread own = barrier(0, &CommunicatorSet::dp), peer = barrier(1, &CommunicatorSet::dp);
+    own.Join();
+    peer.Join();
+    CHECK(told.Take() == std::vector<std::string>{name, "dp", "dp", name});
+    Thread end = barrier(1, place);
+    beside.Join();
+    end.Join();
+    for (const auto& of_group : statuses) {
+      for (const absl::Status& status : of_group) CHECK_OK(status);
+    }
+    told.Take();
+  }
+}
+
+TEST_CASE("the checkpoint communicator waits longer than the others") {
+  // Of two worlds: a call of the second one that nobody answers measures the time.
+  const BootstrapOptions options = {.operation_timeout = absl::Milliseconds(50)};
+  std::vector<CommunicatorSet> sets = ConnectTwo({options, options});
+  std::vector<CommunicatorSet> clocks = ConnectTwo({options, options});
   std::vector<absl::Status> waited(2);
   absl::Status given_up;
   Stream stream = Stream::Cpu();

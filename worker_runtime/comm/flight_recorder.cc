@@ -44,27 +44,35 @@ uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operat
 void FlightRecorder::Finish(uint64_t handle, const absl::Status& status) {
   const MonotonicTime now = clock_.Now();
   MutexLock lock(&mutex_);
-  if (const auto found = std::find(waiting_.begin(), waiting_.end(), handle);
-      found != waiting_.end()) {
-    const bool is_told = found == waiting_.begin();
+  if (const auto found = Find(handle); found != waiting_.end()) {
     waiting_.erase(found);
-    if (is_told) Tell();
+    Tell();
   }
   Entry& entry = entries_[handle % entries_.size()];
   if (entry.handle != handle) return;
   entry.end = {now, status.code()};
 }
 
-void FlightRecorder::Awaits(uint64_t handle, int global_rank) {
+std::vector<FlightRecorder::Waiting>::iterator FlightRecorder::Find(uint64_t handle) {
+  return std::find_if(waiting_.begin(), waiting_.end(),
+                      [handle](const Waiting& waiting) { return waiting.handle == handle; });
+}
+
+void FlightRecorder::Awaits(uint64_t handle, int global_rank, bool is_beside_training) {
   MutexLock lock(&mutex_);
   Entry& entry = entries_[handle % entries_.size()];
   if (entry.handle != handle) return;
   entry.awaited = global_rank;
-  if (std::find(waiting_.begin(), waiting_.end(), handle) == waiting_.end()) {
+  if (Find(handle) == waiting_.end()) {
     if (waiting_.size() == kWaitingMax) return;
-    waiting_.push_back(handle);
+    // A save waits for disks, which hides nothing of the training's.
+    const auto place = is_beside_training
+                           ? waiting_.end()
+                           : std::find_if(waiting_.begin(), waiting_.end(),
+                                          [](const Waiting& w) { return w.is_beside_training; });
+    waiting_.insert(place, {handle, is_beside_training});
   }
-  if (waiting_.front() == handle) Tell();
+  if (FirstKept()->handle == handle) Tell();
 }
 
 void FlightRecorder::Observe(Observer observer) {
@@ -73,11 +81,20 @@ void FlightRecorder::Observe(Observer observer) {
   if (!waiting_.empty()) Tell();
 }
 
+std::vector<FlightRecorder::Waiting>::iterator FlightRecorder::FirstKept() {
+  auto first = waiting_.begin();
+  while (first != waiting_.end() &&
+         entries_[first->handle % entries_.size()].handle != first->handle) {
+    ++first;
+  }
+  return first;
+}
+
 void FlightRecorder::Tell() {
   if (observer_ == nullptr) return;
-  if (waiting_.empty()) return observer_(nullptr);
-  const Entry& entry = entries_[waiting_.front() % entries_.size()];
-  if (entry.handle != waiting_.front()) return;  // so old that its entry is another's
+  const auto first = FirstKept();
+  if (first == waiting_.end()) return observer_(nullptr);
+  const Entry& entry = entries_[first->handle % entries_.size()];
   const AwaitedOperation awaited = {.group = entry.group,
                                     .operation = entry.operation,
                                     .sequence = entry.sequence,

@@ -1,7 +1,8 @@
 // The last collectives of this process, for the moment when one of them hangs: a comparison of
 // (group, sequence, operation, bytes, element type) over ranks finds the rank that did another
 // operation. It also knows for which rank the operations wait that have not ended, and tells an
-// observer of the one that waits longest.
+// observer of the one that waits longest; of operations beside the training only when no other
+// waits.
 #pragma once
 
 #include <cstddef>
@@ -43,11 +44,14 @@ class FlightRecorder {
   void Finish(uint64_t handle, const absl::Status& status);
 
   // The operation waits for this rank from now on, until its next call or its end.
-  void Awaits(uint64_t handle, int global_rank);
+  // `is_beside_training`: the training may go on meanwhile. It is the same in all calls of an
+  // operation.
+  void Awaits(uint64_t handle, int global_rank, bool is_beside_training = false);
 
-  // `observer` hears of the operation that began to wait first of all that wait, or null, at each
-  // change, on the thread that changes it and under the recorder's lock: it calls nothing of the
-  // recorder. An empty one: nobody hears. The observer before has returned for good.
+  // `observer` hears of the operation that began to wait first of all of the training that wait; of
+  // one beside the training where the training's wait for nothing; or null: at each change, on the
+  // thread that changes it and under the recorder's lock: it calls nothing of the recorder. An
+  // empty one: nobody hears. The observer before has returned for good.
   using Observer = std::function<void(const AwaitedOperation*)>;
   void Observe(Observer observer);
 
@@ -77,7 +81,16 @@ class FlightRecorder {
     std::optional<End> end;
   };
 
-  // Tells the observer of the front of waiting_.
+  struct Waiting {
+    uint64_t handle;
+    bool is_beside_training;
+  };
+
+  // Where the operation stands in waiting_; its end: it does not wait.
+  std::vector<Waiting>::iterator Find(uint64_t handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The first of waiting_ that is not so old that its entry is another's; the end: there is none.
+  std::vector<Waiting>::iterator FirstKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the observer of FirstKept.
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Line(const Entry& entry, MonotonicTime now) const;
 
@@ -87,8 +100,9 @@ class FlightRecorder {
   mutable Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // handle h stands at h % size
   uint64_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The handles of operations that wait, in the order in which they began to: a few.
-  std::vector<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  // The operations that wait, first those of the training, in the order in which they began to: a
+  // few.
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   Observer observer_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -72,6 +72,47 @@ TEST_CASE("the operation that began to wait first is told, and the next one when
   CHECK(told == expected);
 }
 
+TEST_CASE("a wait beside the training is told only when no other operation waits") {
+  ManualClock clock;
+  FlightRecorder recorder(8, clock);
+  std::vector<std::string> told;
+  recorder.Observe([&](const AwaitedOperation* awaited) {
+    told.push_back(awaited == nullptr ? "none" : std::string(awaited->group));
+  });
+  const uint64_t save = recorder.Start("checkpoint", "all_gather", 1, {});
+  recorder.Awaits(save, 1, /*is_beside_training=*/true);
+  const uint64_t copies = recorder.Start("replicas", "recv from 1", 1, {});
+  recorder.Awaits(copies, 1, /*is_beside_training=*/true);
+  const uint64_t first = recorder.Start("dp", "all_reduce", 17, {});
+  recorder.Awaits(first, 2);
+  const uint64_t second = recorder.Start("tp", "all_reduce", 5, {});
+  recorder.Awaits(second, 3);
+  recorder.Awaits(save, 2, /*is_beside_training=*/true);
+  for (const uint64_t handle : {first, second, save, copies}) {
+    recorder.Finish(handle, absl::OkStatus());
+  }
+  CHECK(told ==
+        std::vector<std::string>{"checkpoint", "dp", "tp", "checkpoint", "replicas", "none"});
+}
+
+TEST_CASE("a wait so long that its entry is another's leaves no wait behind that has ended") {
+  ManualClock clock;
+  FlightRecorder recorder(2, clock);
+  std::vector<std::string> told;
+  recorder.Observe([&](const AwaitedOperation* awaited) {
+    told.push_back(awaited == nullptr ? "none" : std::string(awaited->group));
+  });
+  const uint64_t save = recorder.Start("checkpoint", "all_gather", 1, {});
+  recorder.Awaits(save, 1, /*is_beside_training=*/true);
+  recorder.Start("dp", "all_reduce", 1, {});
+  const uint64_t second = recorder.Start("dp", "all_reduce", 2, {});
+  recorder.Awaits(second, 2);
+  recorder.Finish(second, absl::OkStatus());
+  CHECK(told == std::vector<std::string>{"checkpoint", "dp", "none"});
+  recorder.Finish(save, absl::OkStatus());
+  CHECK(told.back() == "none");
+}
+
 TEST_CASE("an unused recorder dumps nothing") {
   ManualClock clock;
   CHECK(FlightRecorder(2, clock).Dump(8).empty());

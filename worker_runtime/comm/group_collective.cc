@@ -45,7 +45,8 @@ using Sources = absl::InlinedVector<const void*, 64>;
 
 GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
                                  absl::Duration timeout, FlightRecorder& recorder,
-                                 size_t message_bytes_max, std::shared_ptr<RankWires> rank_wires)
+                                 size_t message_bytes_max, std::shared_ptr<RankWires> rank_wires,
+                                 bool is_beside_training)
     : name_(std::move(name)),
       profiled_as_(absl::StrCat(kCommunicationPrefix, name_)),
       rank_wires_(std::move(rank_wires)),
@@ -55,6 +56,7 @@ GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
       timeout_(timeout),
       recorder_(recorder),
       message_bytes_max_(message_bytes_max),
+      is_beside_training_(is_beside_training),
       peers_(size_) {
   rank_wires_->Add(wire_.get());
 }
@@ -147,6 +149,10 @@ absl::Status GroupCollective::Run(const CollectiveCall& call) {
   return status;
 }
 
+void GroupCollective::RecordWait(uint64_t record, int peer) {
+  recorder_.Awaits(record, wire_->GlobalRank(peer), is_beside_training_);
+}
+
 absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoing,
                                        absl::FunctionRef<Bytes(int)> incoming) {
   const uint32_t round = ++rounds_started_;
@@ -174,14 +180,14 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
-      recorder_.Awaits(record_, wire_->GlobalRank(peer));
+      RecordWait(record_, peer);
       CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, limit_));
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
-      recorder_.Awaits(record_, wire_->GlobalRank(peer));
+      RecordWait(record_, peer);
       CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, limit_));
     }
   }
@@ -372,7 +378,7 @@ absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   const WaitScope waits(limit_.since);
   absl::Status status;
   Messages& messages = peers_[message.peer].of(message.direction);
-  recorder_.Awaits(message.record, wire_->GlobalRank(message.peer));
+  RecordWait(message.record, message.peer);
   // They complete in order: the ones before this one are then known to be complete too.
   while (status.ok() && messages.complete < message.sequence) {
     status = message.direction == Direction::kOut

@@ -41,10 +41,11 @@ class GroupCollective final : public Collective {
   // travels in messages of up to `message_bytes_max`, the same on all ranks (a wire
   // carries less than 4 GiB at once, and a shard of a large model is more). `rank_wires`: those of
   // the rank's other groups; once a call of one of them has passed its time, the others wait no
-  // more.
+  // more. `is_beside_training`: see FlightRecorder::Awaits.
   GroupCollective(std::string name, std::unique_ptr<Wire> wire, absl::Duration timeout,
                   FlightRecorder& recorder, size_t message_bytes_max = size_t{1} << 30,
-                  std::shared_ptr<RankWires> rank_wires = std::make_shared<RankWires>());
+                  std::shared_ptr<RankWires> rank_wires = std::make_shared<RankWires>(),
+                  bool is_beside_training = false);
   ~GroupCollective() override;
 
   const std::string& name() const override { return name_; }
@@ -90,6 +91,8 @@ class GroupCollective final : public Collective {
   // Refuses when broken, records, and makes an error sticky.
   absl::Status Run(const CollectiveCall& call);
   absl::Status Perform(const CollectiveCall& call);
+  // Records that the operation waits for this peer.
+  void RecordWait(uint64_t record, int peer);
   // Annotates `status` with its place, remembers it and gives up all open messages.
   absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
                      size_t size_bytes);
@@ -125,6 +128,7 @@ class GroupCollective final : public Collective {
   const absl::Duration timeout_;
   FlightRecorder& recorder_;
   const size_t message_bytes_max_;
+  const bool is_beside_training_;
 
   Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // the first error; OK while usable

@@ -15,6 +15,7 @@ struct CommunicatorMember {
   const char* own_name = nullptr;  // null: AxesName's
   bool in_host_memory = false;     // on every device
   absl::Duration BootstrapOptions::*timeout = &BootstrapOptions::operation_timeout;
+  bool is_beside_training = false;  // threads beside the training use it
 
   const char* name() const { return own_name != nullptr ? own_name : AxesName(axes); }
 };
@@ -36,8 +37,9 @@ inline constexpr CommunicatorMember kCommunicatorMembers[] = {
     {Axes::kPp, &CommunicatorSet::pp},
     {Axes::kPipelineEnds, &CommunicatorSet::embedding},
     {Axes::kWorld, &CommunicatorSet::checkpoint, "checkpoint", /*in_host_memory=*/true,
-     &BootstrapOptions::checkpoint_timeout},
-    {Axes::kWorld, &CommunicatorSet::replicas, "replicas", /*in_host_memory=*/true},
+     &BootstrapOptions::checkpoint_timeout, /*is_beside_training=*/true},
+    {Axes::kWorld, &CommunicatorSet::replicas, "replicas", /*in_host_memory=*/true,
+     &BootstrapOptions::operation_timeout, /*is_beside_training=*/true},
 };
 
 }  // namespace convene::worker

@@ -32,19 +32,24 @@
 //   132     4     reserved, 0
 //
 // The third part: the collective of this worker that waits for another rank, of several the one
-// that began to wait first. Another thread may write it than the one that writes the parts above,
-// so it has a sequence of its own, with the same meaning; 0: the worker tells nothing of the kind.
+// that began to wait first, one beside the training last. Another thread may write it than the one
+// that writes the parts above, so it has a sequence of its own, with the same meaning; 0: the
+// worker tells nothing of the kind.
 //
 //   136     8     sequence, u64
 //   144     8     number, u64: of the operation in its group, from 1
 //   152     4     rank, u32: that it waits for, of all ranks, counted from 1; 0: nothing waits
 //   156     4     reserved, 0
 //   160     24    operation, text as the phase: "all_reduce"
-//   184     16    group, text: "dp"
+//   184     24    group, text: "dp"
 //
-// To write: sequence + 1, the fields of the first two parts, sequence + 2, in this order. The agent
-// takes a page when two reads of it are equal and its sequence is even. A worker that never writes
-// is never judged.
+// To write the first two parts: sequence + 1, their fields, sequence + 2, in this order. The agent
+// takes them when two reads of them are equal and their sequence is even. A worker that never
+// writes them is never judged.
+//
+// To write the third part: its own sequence + 1, its fields, the sequence + 2, in this order. The
+// agent takes it with the first two, when its sequence is even and the same in both reads; else the
+// agent takes it that nothing waits at the moment.
 #pragma once
 
 #include <bit>
@@ -78,12 +83,12 @@ struct ProgressPage {
   uint32_t awaits_rank;
   uint32_t reserved_three;
   char awaits_operation[24];
-  char awaits_group[16];
+  char awaits_group[24];
 };
 static_assert(std::endian::native == std::endian::little);
 static_assert(offsetof(ProgressPage, phase) == 40 && offsetof(ProgressPage, compute_ns) == 64);
 static_assert(offsetof(ProgressPage, place) == 128 && offsetof(ProgressPage, awaits_group) == 184);
-static_assert(sizeof(ProgressPage) == 200 && offsetof(ProgressPage, awaits_sequence) == 136);
+static_assert(sizeof(ProgressPage) == 208 && offsetof(ProgressPage, awaits_sequence) == 136);
 
 inline constexpr size_t kProgressPageBytes = 4096;
 inline constexpr char kProgressMagic[] = "CONVPRG1";

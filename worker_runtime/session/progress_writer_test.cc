@@ -82,7 +82,7 @@ TEST_CASE_METHOD(Page, "the wait for a rank has a sequence of its own, and ends"
   auto writer = ProgressWriter::Open(path, 0, clock);
   REQUIRE_OK(writer);
   const AwaitedRank awaited = {
-      .rank = 3, .number = 17, .operation = "all_reduce", .group = "a_group_of_a_long_name"};
+      .rank = 3, .number = 17, .operation = "all_reduce", .group = "expert dp gather"};
   (*writer)->TellAwaited(&awaited);
   const contract::ProgressPage page = Read();
   CHECK(page.sequence == 0);
@@ -90,7 +90,7 @@ TEST_CASE_METHOD(Page, "the wait for a rank has a sequence of its own, and ends"
   CHECK(page.awaits_rank == 4);
   CHECK(page.awaits_number == 17);
   CHECK(std::string(page.awaits_operation) == "all_reduce");
-  CHECK(std::string(page.awaits_group) == "a_group_of_a_lo");
+  CHECK(std::string(page.awaits_group) == "expert dp gather");
   (*writer)->TellAwaited(nullptr);
   CHECK(Read().awaits_sequence == 4);
   CHECK(Read().awaits_rank == 0);
