@@ -50,7 +50,7 @@ def bar(event: dict, left: float, right: float, top: int, height: int, color: st
 
 
 def look_of(event: dict) -> Tuple[str, str]:
-    """What is written on a slice of the upper row, and its color."""
+    """The words on a slice of the upper row, and its color."""
     facts = event['args']
     if 'microbatch' in facts:
         is_forward = event['name'].startswith('forward')

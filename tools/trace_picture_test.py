@@ -27,7 +27,8 @@ def traced(*slices):
 
 STEP = traced((0, 'steps', 'step 7', 0, 60, {}), (1, 'steps', 'step 7', 0, 86, {}), (1, 'steps', 'step 8', 86, 900, {}),
               (0, 'compute', 'forward mb 2 chunk 0', 0, 43, {'microbatch': 2, 'chunk': 0}), (0, 'compute', 'MatMul', 1, 20, {}),
-              (1, 'compute', 'pp recv', 0, 43, {'axis': 'pp', 'bytes': 8, 'ranks': 2}), (1, 'compute', 'AdamW', 43, 1, {}), (1, 'compute', 'AdamW', 45, 0.01, {}),
+              (1, 'compute', 'pp recv', 0, 43, {'axis': 'pp', 'bytes': 8, 'ranks': 2}), (1, 'compute', 'AdamW', 43, 1, {}),
+              (1, 'compute', 'AdamW', 45, 0.01, {}),
               (1, 'compute', 'backward mb 2 chunk 1', 46, 60, {'microbatch': 2, 'chunk': 1}),
               (1, 'communication', 'dp <reduce>', 43, 8.6, {'axis': 'dp', 'bytes': 8, 'ranks': 2}))
 
@@ -38,8 +39,10 @@ class TracePictureTest(unittest.TestCase):
         drawn = trace_picture.draw(STEP, 7)
         bars = re.findall(r'x="([\d.]+)" y="\d+" width="([\d.]+)" height="(\d+)" fill="(#\w+)"><title>(.*?), ', drawn)
         # A call within a pass, and one that is narrower than a line, are not drawn; what reaches over the step's end is cut.
-        self.assertEqual(bars, [('120.0', '430.0', '20', trace_picture.FORWARD, 'forward mb 2 chunk 0'), ('120.0', '430.0', '20', trace_picture.WAIT, 'pp recv'),
-                                ('550.0', '10.0', '20', trace_picture.OTHER, 'AdamW'), ('580.0', '400.0', '20', trace_picture.BACKWARD, 'backward mb 2 chunk 1'),
+        self.assertEqual(bars, [('120.0', '430.0', '20', trace_picture.FORWARD, 'forward mb 2 chunk 0'),
+                                ('120.0', '430.0', '20', trace_picture.WAIT, 'pp recv'),
+                                ('550.0', '10.0', '20', trace_picture.OTHER, 'AdamW'),
+                                ('580.0', '400.0', '20', trace_picture.BACKWARD, 'backward mb 2 chunk 1'),
                                 ('550.0', '86.0', '10', trace_picture.COMMUNICATION, 'dp &lt;reduce&gt;')])
         self.assertEqual(re.findall(r'>([FB]\d)<', drawn), ['F2', 'B2'])
         self.assertIn('step 7: 86 ms', drawn)

@@ -164,7 +164,7 @@ class HangDetector {
   std::string EndedText(MonotonicTime now) const;
   // nullptr when nothing is known of the worker's present phase.
   const Learnt* LearntOf(int local_rank, const Worker& worker) const;
-  // What a person gave for the worker's phase; zero: nothing.
+  // The limit that a person gave for the worker's phase; zero: none.
   absl::Duration GivenLimit(const Worker& worker) const;
   Limit LimitOf(int local_rank, const Worker& worker) const;
   Limit AutomaticLimit(int local_rank, const Worker& worker) const;

@@ -502,7 +502,7 @@ void WarmPool::Changed(absl::string_view why) {
 }
 
 // The agent gave both the same value: so it is the program that sets the variable, in each process
-// that it begins, before Python starts. What it would set for a worker, the parent cannot know.
+// that it begins, before Python starts. The parent cannot know its value for a worker.
 void WarmPool::OnUnlike(absl::string_view variable) {
   if (plan_.is_off()) return;  // Another spare has told.
   if (ValueIn(parent_environment_, variable) != ValueIn(example_.environment, variable)) {

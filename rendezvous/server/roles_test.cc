@@ -1,8 +1,7 @@
-// Which calls of the daemon a role may make: each method of the service, over real gRPC.
+// The calls of the daemon that a role may make: each method of the service, over real gRPC.
 #include <google/protobuf/descriptor.h>
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,7 +59,9 @@ grpc::StatusCode Call(const Server& server, const std::string& token, const std:
   REQUIRE_OK(opened);
   grpc::GenericStub stub(grpc::CreateInsecureChannelFromFd("daemon", opened->plain.Release()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoSeconds(kPatience));
+  context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_millis(absl::ToInt64Milliseconds(kPatience), GPR_TIMESPAN)));
   grpc::CompletionQueue done;
   const auto call = stub.PrepareCall(&context, method, &done);
   void* tag = nullptr;

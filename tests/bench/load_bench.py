@@ -91,8 +91,9 @@ def ours(programs: str, folder: str) -> float:
         with open(text, 'w', encoding='ascii') as file:
             file.write('convene ' * 1000)
         command = [os.path.join(programs, 'launcher/convene'), 'run', '--standalone', '--nproc-per-node', '2',
-                   os.path.join(programs, 'worker_runtime/trainer/convene-train'), '--init-from', folder, '--tp-size', '2', '--precision', 'fp32', '--tokenizer',
-                   'byte', '--data', text, '--lora-rank', '1', '--sequence-length', '16', '--global-batch-size', '1', '--micro-batch-size', '1', '--steps', '1']
+                   os.path.join(programs, 'worker_runtime/trainer/convene-train'), '--init-from', folder, '--tp-size', '2', '--precision', 'fp32',
+                   '--tokenizer', 'byte', '--data', text, '--lora-rank', '1', '--sequence-length', '16', '--global-batch-size', '1', '--micro-batch-size', '1',
+                   '--steps', '1']
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     said = re.search(r'begins with the weights of .*, read in ([0-9.]+) s', done.stdout)
     if done.returncode != 0 or not said:
@@ -140,7 +141,8 @@ def measure(folder: str, rounds: int) -> None:
     first = statistics.median(seconds['convene-train, 2 ranks'])
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f'{name:24} {median:6.2f} s ({min(values):.2f} to {max(values):.2f}), {os.path.getsize(path) / median / 1e6:6.0f} MB/s; ours: {first / median:.2f} of it')
+        speed = os.path.getsize(path) / median / 1e6
+        print(f'{name:24} {median:6.2f} s ({min(values):.2f} to {max(values):.2f}), {speed:6.0f} MB/s; ours: {first / median:.2f} of it')
 
 
 def main() -> int:

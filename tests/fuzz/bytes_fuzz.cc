@@ -540,8 +540,8 @@ void ReadTask(Script script) {
   CONVENE_CHECK(again.task() == reader.task() && taken <= text.size());
 }
 
-// What etcd has under the daemon's prefix, as another program may have left it: pairs of a key and
-// a value. It is refused, or a daemon can write all of it again.
+// The contents of etcd under the daemon's prefix, as another program may have left it: pairs of a
+// key and a value. It is refused, or a daemon can write all of it again.
 void ReadLedger(Script script) {
   const rendezvous::etcd::Place place;
   std::vector<etcdserverpb::KeyValue> found;

@@ -22,7 +22,7 @@ constexpr absl::Duration kBackAgain = absl::Seconds(2);
 // Of several daemons.
 constexpr int kStandbys = 3;
 constexpr absl::Duration kLeaseWithStandbys = absl::Seconds(20);
-// What an etcd takes to find a leader.
+// The time that an etcd takes to find a leader.
 constexpr absl::Duration kMemoryAway = absl::Seconds(2);
 // Of a run that is suspended; its processes are continued within kResumed.
 constexpr absl::Duration kLongestPause = absl::Seconds(30);

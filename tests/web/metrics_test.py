@@ -51,7 +51,7 @@ class MetricsTest(ConveneTestCase):
         return board, expressions + [each["expr"] for each in board["annotations"]["list"]]
 
     def check_rules(self, expressions):
-        """What promtool says of rules with these expressions, and its exit code. Grafana puts a run and a daemon in place of its variables."""
+        """The words of promtool about rules with these expressions, and its exit code. Grafana puts a run and a daemon in place of its variables."""
         rules = [{"record": f"board:expression:{number}", "expr": each.replace("$run", ".*").replace("$daemon", ".*")}
                  for number, each in enumerate(expressions)]
         with open(self.path("rules.yml"), "w", encoding="utf-8") as file:

@@ -144,7 +144,8 @@ class FakeMachineTest(unittest.TestCase):
         self.assertEqual((rows[0]['part'], rows[0]['name']), ('machine', '//tests/gpu:toolchain_test'))
         names = [row['name'] for row in rows]
         for name in ('fp32, one rank', 'bf16, dp2 x tp2 x pp2', 'deterministic bf16, dp2, twice', 'CUDA graphs, deterministic bf16, pp2', 'copy',
-                     'kill -9 of rank 1, deterministic bf16, dp2', 'a killed worker, warm and cold', 'PyTorch, llama-3.2-3b, 2 x 4096', 'ours beside PyTorch, llama-125m, 32 x 1024'):
+                     'kill -9 of rank 1, deterministic bf16, dp2', 'a killed worker, warm and cold', 'PyTorch, llama-3.2-3b, 2 x 4096',
+                     'ours beside PyTorch, llama-125m, 32 x 1024'):
             self.assertIn(name, names)
         self.assertIn('; NCCL 2.28.9: 2 x P2P/CUMEM', rows[names.index('bf16, dp2 x tp2 x pp2')]['text'])
         with open(f'{self.folder}/sanitized', encoding='utf-8') as file:

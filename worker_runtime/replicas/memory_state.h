@@ -23,7 +23,7 @@
 
 namespace convene::worker {
 
-// Which part of which tensor it is.
+// The tensor and the part of it.
 std::string NameOfPiece(const TensorPiece& piece);
 
 // All ranks call it. The copies of all nodes, the same on all ranks: each rank tells those of its

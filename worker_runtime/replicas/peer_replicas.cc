@@ -28,7 +28,7 @@ int64_t LabelNumber(const std::string& label) {
   return static_cast<int64_t>(XXH3_64bits(label.data(), label.size()) >> 12) + 1;
 }
 
-// Which parts of which tensors; 0: none.
+// A number of the tensors' parts that a shard has; 0: none.
 double ContentOf(const Manifest& index) {
   if (index.pieces.empty()) return 0;
   std::string text;

@@ -103,7 +103,7 @@ class PeerReplicas final : public StatesInMemory {
   std::vector<int64_t> Windows() const;
   // Where the ranks are.
   absl::Status FindPlaces();
-  // Which ranks have the same shard, and who keeps what.
+  // Finds the ranks that have the same shard, and the copies that each rank keeps.
   void PlaceCopies(const std::vector<Sizes>& sizes);
   void MakeIndex(const std::vector<PieceToWrite>& pieces, const CheckpointInfo& info);
   absl::Status TakeMemory();

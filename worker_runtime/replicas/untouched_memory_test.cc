@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
 #include "worker_runtime/device/device.h"
 
 namespace convene::worker {
@@ -38,24 +39,22 @@ TEST_CASE("private memory for which huge pages were asked counts, as far as it i
 }
 
 TEST_CASE("large stacks of threads are not planned memory") {
-  constexpr size_t kThreads = 16;
+  constexpr int kThreads = 16;
   const int64_t before = UntouchedBytes();
+  pthread_attr_t usual, large;
+  REQUIRE(pthread_getattr_default_np(&usual) == 0);
+  pthread_attr_init(&large);
+  pthread_attr_setstacksize(&large, 64 * kMebi);
+  REQUIRE(pthread_setattr_default_np(&large) == 0);
   std::latch all_counted(1);
-  const auto wait = [](void* until) -> void* {
-    static_cast<std::latch*>(until)->wait();
-    return nullptr;
-  };
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 64 * kMebi);
-  std::vector<pthread_t> threads(kThreads);
-  for (pthread_t& thread : threads) {
-    REQUIRE(pthread_create(&thread, &attributes, wait, &all_counted) == 0);
-  }
+  std::vector<Thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back("stack", [&] { all_counted.wait(); });
   CHECK(UntouchedBytes() == before);
   all_counted.count_down();
-  for (const pthread_t thread : threads) pthread_join(thread, nullptr);
-  pthread_attr_destroy(&attributes);
+  for (Thread& thread : threads) thread.Join();
+  REQUIRE(pthread_setattr_default_np(&usual) == 0);
+  pthread_attr_destroy(&large);
+  pthread_attr_destroy(&usual);
 }
 
 TEST_CASE("what this process has planned is counted until it is written") {

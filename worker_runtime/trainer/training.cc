@@ -30,6 +30,11 @@ absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
   return absl::AbortedError(end.status().message());
 }
 
+absl::StatusOr<std::unique_ptr<SpareWishes>> ListenToSpares(const Contract& contract) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::StoreClient> store, OpenJobStore(contract));
+  return SpareWishes::Listen(std::move(store), KeyPrefix(contract));
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& job,
@@ -82,10 +87,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
   std::unique_ptr<SpareWishes> spare_wishes;
   if (spares > 0 && contract.rank == 0) {
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::StoreClient> store,
-                             OpenJobStore(contract));
-    CONVENE_ASSIGN_OR_RETURN(spare_wishes,
-                             SpareWishes::Listen(std::move(store), KeyPrefix(contract)));
+    CONVENE_ASSIGN_OR_RETURN(spare_wishes, ListenToSpares(contract));
   }
   Training training(options, contract, layout, data, *tokenizer, communicators, *device,
                     collective_memory.get(), choices.get(), stop, spare_wishes.get(), *progress);

@@ -20,7 +20,7 @@ using testing::Golden;
 // several blocks of flags.
 constexpr const char* kMatrices[] = {"1x1", "1x24", "16x16", "32x8", "8x48", "130x66"};
 
-// What Muon makes of a direction, without the scale by which it makes a step as large as AdamW's.
+// Muon's step in a direction, without the scale by which it makes a step as large as AdamW's.
 template <typename T>
 std::vector<double> Orthogonalized(int rows, int columns, const std::vector<float>& direction) {
   const int64_t count = int64_t{rows} * columns;
