@@ -110,7 +110,7 @@ def transformers(python: str, environment: Dict[str, str], folder: str) -> float
 def export(programs: str, folder: str) -> float:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         start = time.perf_counter()
-        subprocess.run([os.path.join(programs, 'launcher/convene'), 'checkpoint', 'export', folder, '--dtype', 'bf16', '--output',
+        subprocess.run([os.path.join(programs, 'launcher/convene'), 'checkpoint', 'export', folder, '--dtype', 'bfloat16', '--output',
                         os.path.join(scratch, 'out')], check=True, capture_output=True)
         return time.perf_counter() - start
 
