@@ -35,7 +35,7 @@ absl::StatusOr<int> ReadTokenCommand(const ReadTokenFlags& flags) {
 
 Command ReadTokenRow() {
   return CommandRow(
-      "read-token", "print the secret for those that only look",
+      "read-token", "print the secret that opens a locked daemon for looking",
       "Print the secret by which people and programs look at a daemon with a join token and change "
       "nothing. It is the password of the pages: a browser asks for it (any user name will do), "
       "Prometheus takes it as basic_auth. In a file for --join-token-file it opens `convene "

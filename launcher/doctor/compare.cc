@@ -356,10 +356,6 @@ void CheckFolders(const std::vector<pb::NodeReport>& reports,
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Of GPUs that are all in one part of a domain over nodes.
 void AddDomain(const std::vector<agent::Gpu>& gpus, std::map<std::string, std::string>* traits) {
   if (gpus.empty()) return;

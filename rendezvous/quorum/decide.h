@@ -28,8 +28,9 @@
 //   the stop was for a checkpoint and something broke            -> stop (abort)
 //   StopTimeout has passed                                       -> drop the members that did not
 //                                                                   stop
-// Forming, and the daemon is told to end, and no node may go on
-// with the job in its place                                      -> wait: each node would have to
+// An epoch would form, or a stop would let nodes in, and the
+// daemon is told to end, and no node may go on with the job in
+// its place                                                      -> wait: each node would have to
 //                                                                   stop its workers once more
 // Before all of these, of the nodes that are excluded (conduct.h):
 //   its time is over                                             -> admit

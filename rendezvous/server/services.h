@@ -1,4 +1,4 @@
-// The daemon's gRPC services: one for members, and one for those that only read.
+// The daemon's gRPC services: one for members, and one for readers, which changes nothing.
 #pragma once
 
 #include <memory>

@@ -103,8 +103,9 @@ void WriteJobs(const std::vector<JobView>& views, Writer* writer) {
           });
   per_run("convene_ranks", "gauge", "Ranks of the job's epoch.", [](const JobView& view) {
     int ranks = 0;
-    for (const NodeView& node : view.nodes)
-      ranks += node.group_rank >= 0 ? node.local_world_size : 0;
+    for (const NodeView& node : view.nodes) {
+      if (node.group_rank >= 0) ranks += node.local_world_size;
+    }
     return ranks;
   });
   per_run("convene_epoch", "gauge", "The job's epoch; it rises with each change of members.",

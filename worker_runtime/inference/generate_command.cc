@@ -75,9 +75,9 @@ class Answers {
                                      answer.text += text;
                                      CONVENE_RETURN_IF_ERROR(show(prompt, text));
                                      if (why == AnswerEnd::kNotYet) return absl::OkStatus();
-                                     if (why == AnswerEnd::kLength &&
-                                         answer.tokens < flags_.max_new_tokens)
-                                       ++cut;
+                                     const bool is_cut = why == AnswerEnd::kLength &&
+                                                         answer.tokens < flags_.max_new_tokens;
+                                     cut += is_cut ? 1 : 0;
                                      answer.end = NameOf(why);
                                      return end(prompt, answer);
                                    }));
