@@ -1,12 +1,17 @@
 #include "launcher/flags.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/kept_token.h"
 #include "rendezvous/client/places.h"
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/token.h"
 #include "rendezvous/net/service_records.h"
 #include "tools/base/core_files.h"
+#include "tools/base/environment.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 
@@ -191,6 +196,28 @@ void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
       {.value = "SIZE"});
 }
 
+namespace {
+
+// Of a run that this user's `convene launch` has locked, where the flags name nothing that opens
+// a door. A run's name alone tells its place, too.
+absl::Status TakeKeptToken(const FlagReader& reader, std::string* endpoint,
+                           rendezvous::Credentials* credentials, const std::string& job_id) {
+  if (!credentials->join_token.empty() || !credentials->tls_ca.empty()) return absl::OkStatus();
+  const bool names_endpoint =
+      std::any_of(reader.given().begin(), reader.given().end(),
+                  [](const auto& given) { return given.first == "endpoint"; });
+  CONVENE_ASSIGN_OR_RETURN(const std::optional<KeptToken> kept,
+                           FindKeptToken(KeptTokensFolder(ProcessEnvironment()),
+                                         names_endpoint ? *endpoint : "", job_id));
+  if (!kept.has_value()) return absl::OkStatus();
+  LeaveNoCoreFile();
+  *endpoint = kept->endpoint;
+  credentials->join_token = kept->token;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Credentials* credentials,
                    std::string* job_id) {
   reader->Option(
@@ -211,6 +238,7 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Creden
   });
   reader->Option("rdzv-id", job_id, "the same as RUN", {.value = "RUN"});
   AddCredentialFlags(reader, credentials);
+  reader->Check([=] { return TakeKeptToken(*reader, endpoint, credentials, *job_id); });
 }
 
 void AddFlags(FlagReader* reader, StatusFlags* flags) {

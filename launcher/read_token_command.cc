@@ -14,20 +14,26 @@ namespace convene::launcher {
 namespace {
 
 struct ReadTokenFlags {
-  std::string join_token;
+  std::string endpoint;
+  rendezvous::Credentials credentials;
+  std::string job_id;
 };
 
 void AddFlags(FlagReader* reader, ReadTokenFlags* flags) {
-  AddJoinTokenFlag(reader, &flags->join_token);
+  reader->Word("[RUN]", &flags->job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Check([flags] {
-    return flags->join_token.empty()
-               ? absl::InvalidArgumentError("name the join token: --join-token-file FILE")
+    return flags->credentials.join_token.empty()
+               ? absl::InvalidArgumentError(
+                     "name the join token: --join-token-file FILE, or a run of convene launch that "
+                     "has not ended: convene read-token RUN")
                : absl::OkStatus();
   });
 }
 
 absl::StatusOr<int> ReadTokenCommand(const ReadTokenFlags& flags) {
-  CONVENE_RETURN_IF_ERROR(Print(absl::StrCat(rendezvous::ReadToken(flags.join_token), "\n")));
+  CONVENE_RETURN_IF_ERROR(
+      Print(absl::StrCat(rendezvous::ReadToken(flags.credentials.join_token), "\n")));
   return static_cast<int>(ExitCode::kOk);
 }
 

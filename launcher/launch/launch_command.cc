@@ -16,12 +16,14 @@
 #include "agent/custody/program.h"
 #include "agent/output/console.h"
 #include "agent/workers/environment.h"
+#include "launcher/kept_token.h"
 #include "launcher/launch/fleet.h"
 #include "launcher/launch/host_link.h"
 #include "launcher/launch/plan.h"
 #include "launcher/terminal_text.h"
 #include "rendezvous/lock/token.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/core_files.h"
 #include "tools/base/environment.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/exit_code.h"
@@ -253,6 +255,32 @@ class Launch {
   std::vector<std::pair<size_t, LinkEnd>> ended_;
 };
 
+// Makes the run's token, and hands it to all hosts; keeps it for this user's other commands while
+// the answer lives. Where it cannot be kept the door stays open, as nobody could look behind it.
+std::unique_ptr<TokenFile> LockDoor(LaunchPlan* plan) {
+  if (plan->door.empty()) return nullptr;
+  LeaveNoCoreFile();
+  const KeptToken token = {
+      plan->door, plan->run_id,
+      absl::StrFormat("%016x%016x%016x%016x", RandomU64(), RandomU64(), RandomU64(), RandomU64())};
+  const std::string folder = KeptTokensFolder(ProcessEnvironment());
+  auto file = TokenFile::Keep(folder, token);
+  if (!file.ok()) {
+    spdlog::warn(
+        "the rendezvous has no join token, as there is no place to keep one ({}): everyone who "
+        "reaches {} joins, reads and looks. Set XDG_STATE_HOME, or give --join-token-file",
+        std::string(file.status().message()), plan->door);
+    return nullptr;
+  }
+  for (HostTask& task : plan->tasks) {
+    task.variables.emplace_back(rendezvous::kTokenVariable, token.token);
+  }
+  plan->reasons.push_back(absl::StrCat("a join token locks ", plan->door, ": `convene status ",
+                                       plan->run_id, "`, logs, events and incidents find it in ",
+                                       folder, " (--open-door: none)"));
+  return *std::move(file);
+}
+
 }  // namespace
 
 absl::StatusOr<int> LaunchCommand(const LaunchFlags& flags) {
@@ -263,6 +291,7 @@ absl::StatusOr<int> LaunchCommand(const LaunchFlags& flags) {
       agent::FindProgram(plan.commands[0][0], search_path == nullptr ? "" : search_path));
   const int64_t files = kOwnFiles + kFilesPerHost * static_cast<int64_t>(plan.tasks.size());
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(files, files));
+  const std::unique_ptr<TokenFile> token = LockDoor(&plan);
   for (const std::string& reason : plan.reasons) spdlog::info("{}", reason);
   // When the reader of our output or a host's ssh goes away, write fails; the process does not end.
   signal(SIGPIPE, SIG_IGN);

@@ -59,6 +59,11 @@ void AddHostFlags(FlagReader* reader, LaunchFlags* flags) {
                  "a link to a host that is silent for so long is lost: the agent there ends, and "
                  "this command dials again (default 60)",
                  {.value = "SECONDS", .least = 1, .from_environment = false});
+  reader->Switch("open-door", &flags->open_door,
+                 "make no join token: everyone who reaches the first host's port joins, reads and "
+                 "looks (default: a token for this run, which convene status, logs, events and "
+                 "incidents find in this home directory)",
+                 {.from_environment = false});
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct LaunchFlags {
   std::string convene_program;  // on the hosts; "": this program's own path
   std::vector<std::string> exports;
   absl::Duration link_timeout = absl::Seconds(60);
+  bool open_door = false;  // no join token is made
 
   RunFlags run;
   // The flags of `run` that were given, in order: name without dashes, value's text.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "launcher/job_spec.h"
 #include "launcher/meeting_place.h"
+#include "rendezvous/lock/token.h"
 #include "rendezvous/net/service_records.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/flag_reader.h"
@@ -142,6 +143,11 @@ absl::Status CheckCount(size_t hosts, const rendezvous::Hello& hello) {
   return absl::OkStatus();
 }
 
+bool NamesCredentials(const LaunchFlags& flags, const LaunchSurroundings& surroundings) {
+  return WasGiven(flags, "join-token-file") || WasGiven(flags, "tls-cert") ||
+         surroundings.variables.count(rendezvous::kTokenVariable) > 0;
+}
+
 SshOptions MakeSshOptions(const LaunchFlags& flags) {
   SshOptions ssh;
   const absl::string_view command = absl::StripAsciiWhitespace(flags.ssh_command);
@@ -190,6 +196,10 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const LaunchFlags& flags,
   CONVENE_RETURN_IF_ERROR(CheckCount(hosts.size(), spec.options.hello));
   CONVENE_RETURN_IF_ERROR(CheckMeetingPlace(spec, hosts));
   plan.fleet.nodes_min = spec.options.hello.nodes_min;
+  plan.run_id = common.run_id;
+  if (!flags.open_door && !common.endpoint.empty() && !NamesCredentials(flags, surroundings)) {
+    plan.door = common.endpoint;
+  }
   plan.reasons.push_back(absl::StrCat("run ", common.run_id, " on ", hosts.size(),
                                       " host(s): ", JoinCapped(plan.fleet.hosts, kMostHostsNamed)));
   if (plan.fleet.first_serves) {

@@ -27,6 +27,10 @@ struct LaunchPlan {
   // Of each host, in the order of fleet.hosts, which is that of node ranks.
   std::vector<std::vector<std::string>> commands;  // to execute here
   std::vector<HostTask> tasks;
+  std::string run_id;
+  // Where the nodes meet, if a token of this command's own may lock it: the first host serves the
+  // rendezvous for this run alone, and the user has named no token and no certificates. Else "".
+  std::string door;
   std::vector<std::string> reasons;  // for the log
 };
 

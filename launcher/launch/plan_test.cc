@@ -120,6 +120,15 @@ TEST_CASE("the user's --rdzv-conf stays, and is_host in it wins") {
   CHECK_THAT(Arguments(*plan, 2), !Catch::Contains("is_host=0"));
 }
 
+TEST_CASE("a token may lock the place that this command chose, if the user has named no secret") {
+  CHECK(Plan({})->door == "n1:20123");
+  CHECK(Plan({"--rdzv-id", "run7"})->run_id == "run7");
+  CHECK(Plan({"--open-door"})->door.empty());
+  // A daemon of the user's own may serve there, without a token.
+  CHECK(Plan({"--rdzv-endpoint", "n1:29400"})->door.empty());
+  CHECK(Plan({}, {{"n1", 2, {}}})->door.empty());
+}
+
 TEST_CASE("one host alone needs no place to meet") {
   const auto plan = Plan({}, {{"n1", 2, {}}});
   REQUIRE_OK(plan);

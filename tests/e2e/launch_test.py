@@ -97,6 +97,41 @@ class LaunchTest(ConveneTestCase):
                 pass
             self.finish(launch, 30)
 
+    def test_a_launch_locks_its_door_and_its_user_has_the_key(self):
+        state = self.path("state")
+        done = self.path("done")
+        script = f"echo $(env | grep -c CONVENE_JOIN_TOKEN) seen; until [ -e {done} ]; do sleep 0.05; done"
+        launch = self.launch("--rdzv-id", "run7", *self.sh(script), XDG_STATE_HOME=state)
+        wait_until(lambda: self.output(launch).count("0 seen\n") == 2, 30, "both workers")
+        endpoint = re.search(r"the nodes meet at (\S+),", self.output(launch)).group(1)
+        kept = os.path.join(state, "convene/tokens", endpoint)
+        self.assertEqual(os.stat(kept).st_mode & 0o777, 0o600)
+        with open(kept, encoding="ascii") as file:
+            token = file.readline().strip()
+        for pid in processes_with(self.marker):
+            with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
+                self.assertNotIn(token.encode(), line.read() + environment.read())
+        self.assertNotIn(token, self.output(launch))
+
+        # By its name, by its place, and by nobody who has not the file.
+        self.assertIn("job run7: running", self.finish(self.start(CONVENE, "status", "run7", XDG_STATE_HOME=state), 30))
+        self.assertIn("job run7: running", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, XDG_STATE_HOME=state), 30))
+        read_token = self.finish(self.start(CONVENE, "read-token", "run7", XDG_STATE_HOME=state), 30).strip()
+        self.assertIn("running", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, CONVENE_JOIN_TOKEN=read_token), 30))
+        self.assertIn("--join-token-file", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, XDG_STATE_HOME=self.path("other")), 30, 64))
+        with open(done, "w", encoding="ascii"):
+            pass
+        self.finish(launch, 30)
+        self.assertFalse(os.path.exists(kept))
+
+    def test_a_launch_that_can_keep_no_key_and_one_that_is_told_leave_the_door_open(self):
+        with open(self.path("file"), "w", encoding="ascii"):
+            pass
+        text = self.finish(self.launch(*self.sh("true"), XDG_STATE_HOME=self.path("file")), 60)
+        self.assertRegex(text, r"warning: the rendezvous has no join token, as there is no place to keep one \(.*file.*\): everyone who reaches")
+        text = self.finish(self.launch("--open-door", *self.sh("true"), XDG_STATE_HOME=self.path("file")), 60)
+        self.assertEqual(text.count("no join token"), 1)  # of the first launch: both write to one log
+
     def test_lines_stay_whole_and_have_their_host_in_front(self):
         line = 'i=0; while [ $i -lt 300 ]; do printf "%0900d.$i\\n" 0; printf "%0900d.$i\\n" 0 >&2; i=$((i+1)); done'
         text = self.finish(self.launch(*self.sh(line)), 60)
