@@ -50,6 +50,8 @@ absl::Status Finish(IncidentsFlags* flags) {
 
 void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
   reader->Words("RUN [NUMBER]", &flags->words);
+  // Before AddPlaceFlags' check, which looks for the run.
+  reader->Check([flags] { return Finish(flags); });
   AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("json", &flags->is_json, "each report as a JSON object, on one line");
   reader->Option(
@@ -57,7 +59,6 @@ void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
       "also what PyTorch's dumps PREFIX<rank> tell, and torchfrtrace says of them: which rank "
       "a collective waits for",
       {.value = "PREFIX"});
-  reader->Check([flags] { return Finish(flags); });
 }
 
 absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags) {

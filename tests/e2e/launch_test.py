@@ -116,6 +116,8 @@ class LaunchTest(ConveneTestCase):
         # By its name, by its place, and by nobody who has not the file.
         self.assertIn("job run7: running", self.finish(self.start(CONVENE, "status", "run7", XDG_STATE_HOME=state), 30))
         self.assertIn("job run7: running", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, XDG_STATE_HOME=state), 30))
+        for words in (("logs", "run7"), ("events", "run7"), ("incidents", "run7"), ("incidents", "--rdzv-id", "run7")):
+            self.finish(self.start(CONVENE, *words, XDG_STATE_HOME=state), 30)
         read_token = self.finish(self.start(CONVENE, "read-token", "run7", XDG_STATE_HOME=state), 30).strip()
         self.assertIn("running", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, CONVENE_JOIN_TOKEN=read_token), 30))
         self.assertIn("--join-token-file", self.finish(self.start(CONVENE, "status", "--endpoint", endpoint, XDG_STATE_HOME=self.path("other")), 30, 64))
