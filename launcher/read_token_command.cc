@@ -43,7 +43,7 @@ Command ReadTokenRow() {
   return CommandRow(
       "read-token", "print the secret that opens a locked daemon for looking",
       "Print the secret by which people and programs look at a daemon with a join token and change "
-      "nothing. It is the password of the pages: a browser asks for it (any user name will do), "
+      "nothing. It is the password of the pages: a form asks for it in a browser, "
       "Prometheus takes it as basic_auth. In a file for --join-token-file it opens `convene "
       "status`, `logs`, `events` and `incidents`. It follows from the join token, which does not "
       "follow from it.",

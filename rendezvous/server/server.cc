@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/attend/daemon.h"
 #include "rendezvous/journal/file_journal.h"
@@ -26,6 +27,7 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
+#include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
 
@@ -63,7 +65,8 @@ class PortServer final : public Server {
             [this] { return tls_ == nullptr ? absl::InfiniteFuture() : tls_->good_until(); }),
         store_bytes_max_(options.store_bytes_max),
         no_store_(options.no_store),
-        credentials_(options.credentials) {
+        credentials_(options.credentials),
+        password_door_(credentials_, absl::StrFormat("%016x%016x", RandomU64(), RandomU64())) {
     daemon_.set_served_by(options.served_by);
     daemon_.set_only_run(options.only_run);
     daemon_.set_on_run_ended(
@@ -211,8 +214,9 @@ class PortServer final : public Server {
     if (server == nullptr) {
       absl::StatusOr<std::unique_ptr<HttpServer>> http =
           HttpServer::Start({}, [this, is_known](const HttpRequest& request) {
-            if (!is_known && !MayLook(request, credentials_)) return AskForPassword();
-            return web_.Respond(request);
+            std::optional<HttpResponse> stopped;
+            if (!is_known) stopped = password_door_.Stop(request, Clock::Real().Now());
+            return stopped.has_value() ? *stopped : web_.Respond(request);
           });
       if (!http.ok()) return ComplainOf("HTTP", http.status());
       server = *std::move(http);
@@ -232,6 +236,7 @@ class PortServer final : public Server {
   const size_t store_bytes_max_;
   const bool no_store_;
   const Credentials credentials_;
+  PasswordDoor password_door_;  // of the thread of http_
   Mutex adopter_mutex_;
   Front* adopter_ ABSL_GUARDED_BY(adopter_mutex_) = nullptr;  // front_, until it ends
   Complaints complaints_;                                     // of the thread "tls"

@@ -27,6 +27,17 @@ std::string PercentDecoded(absl::string_view text, bool plus_is_space) {
   return decoded;
 }
 
+// "a=1&b=2", decoded; the last of equal names.
+std::map<std::string, std::string> PairsOf(absl::string_view text) {
+  std::map<std::string, std::string> pairs;
+  for (const absl::string_view pair : absl::StrSplit(text, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> name_and_value =
+        absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    pairs[PercentDecoded(name_and_value.first, true)] = PercentDecoded(name_and_value.second, true);
+  }
+  return pairs;
+}
+
 }  // namespace
 
 HttpRequestReader::HttpRequestReader() {
@@ -37,6 +48,7 @@ HttpRequestReader::HttpRequestReader() {
   settings_.on_header_field = &OnHeaderField;
   settings_.on_header_value = &OnHeaderValue;
   settings_.on_headers_complete = &OnHeadersComplete;
+  settings_.on_body = &OnBody;
   settings_.on_message_complete = &OnMessageComplete;
 }
 
@@ -44,6 +56,7 @@ HttpRequestReader::Outcome HttpRequestReader::Read(absl::string_view* input) {
   if (std::exchange(is_whole_, false)) {
     http_parser_pause(&parser_, 0);
     url_.clear();
+    body_.clear();
     request_ = {};
     head_bytes_ = 0;
   }
@@ -88,6 +101,8 @@ void HttpRequestReader::KeepHeader() {
     request_.if_none_match = header_value_;
   } else if (absl::EqualsIgnoreCase(header_name_, "authorization")) {
     request_.authorization = header_value_;
+  } else if (absl::EqualsIgnoreCase(header_name_, "cookie")) {
+    request_.cookie = header_value_;
   }
   header_name_.clear();
   header_value_.clear();
@@ -98,15 +113,22 @@ void HttpRequestReader::KeepHeader() {
 int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
   auto* const self = static_cast<HttpRequestReader*>(parser->data);
   self->KeepHeader();
-  const bool has_body = (parser->flags & F_CHUNKED) != 0 ||
-                        (parser->content_length != 0 && parser->content_length != ULLONG_MAX);
+  const bool is_post = parser->method == HTTP_POST;
+  const uint64_t most = is_post ? kLongestHttpForm : 0;
+  const bool is_too_long = (parser->flags & F_CHUNKED) != 0 ||
+                           (parser->content_length > most && parser->content_length != ULLONG_MAX);
   if (parser->http_major != 1) {
     self->refusal_ = 505;
-  } else if (parser->method != HTTP_GET && parser->method != HTTP_HEAD) {
+  } else if (!is_post && parser->method != HTTP_GET && parser->method != HTTP_HEAD) {
     self->refusal_ = 405;
-  } else if (has_body) {
+  } else if (is_too_long) {
     self->refusal_ = 413;
-  } else if (self->TakeUrlApart()) {
+  } else if (!self->TakeUrlApart()) {
+    self->refusal_ = 400;
+  } else if (is_post && self->request_.path != kLoginPath) {
+    self->refusal_ = 405;
+  } else {
+    self->request_.is_post = is_post;
     self->request_.is_head = parser->method == HTTP_HEAD;
     // An upgrade is ignored: the request is answered, and the connection then ends.
     self->request_.keeps_alive = http_should_keep_alive(parser) != 0 && parser->upgrade == 0;
@@ -115,8 +137,15 @@ int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
   return -1;
 }
 
+int HttpRequestReader::OnBody(http_parser* parser, const char* text, size_t length) {
+  static_cast<HttpRequestReader*>(parser->data)->body_.append(text, length);
+  return 0;
+}
+
 int HttpRequestReader::OnMessageComplete(http_parser* parser) {
-  static_cast<HttpRequestReader*>(parser->data)->is_whole_ = true;
+  auto* const self = static_cast<HttpRequestReader*>(parser->data);
+  self->request_.form = PairsOf(self->body_);
+  self->is_whole_ = true;
   http_parser_pause(parser, 1);
   return 0;
 }
@@ -131,12 +160,7 @@ bool HttpRequestReader::TakeUrlApart() {
   };
   request_.path = PercentDecoded(part(UF_PATH), false);
   if (request_.path.empty()) request_.path = "/";
-  for (const absl::string_view pair : absl::StrSplit(part(UF_QUERY), '&', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> name_and_value =
-        absl::StrSplit(pair, absl::MaxSplits('=', 1));
-    request_.query[PercentDecoded(name_and_value.first, true)] =
-        PercentDecoded(name_and_value.second, true);
-  }
+  request_.query = PairsOf(part(UF_QUERY));
   return true;
 }
 

@@ -11,21 +11,27 @@
 
 namespace convene::rendezvous {
 
-// A request's line and head together.
+// A request's line and head together, and the body of a form behind them.
 inline constexpr size_t kLongestHttpHead = 8192;
+inline constexpr size_t kLongestHttpForm = 4096;
+// The only path that takes a POST: a form with a password (password.h).
+inline constexpr char kLoginPath[] = "/login";
 
 struct HttpRequest {
   bool is_head = false;  // HEAD, else GET
+  bool is_post = false;  // POST, to kLoginPath
   bool keeps_alive = true;
   std::string path;                          // decoded, "/" at least
   std::map<std::string, std::string> query;  // decoded; the last of equal names
   std::string accept;                        // the header Accept; "" where there is none
   std::string if_none_match;                 // the header If-None-Match; "" where there is none
   std::string authorization;                 // the header Authorization; "" where there is none
+  std::string cookie;                        // the header Cookie; "" where there is none
+  std::map<std::string, std::string> form;   // of a POST, as query
 };
 
-// Reads one request after the other, in whatever pieces they arrive. GET and HEAD without a body
-// only.
+// Reads one request after the other, in whatever pieces they arrive: GET and HEAD without a body,
+// and POST of a form.
 class HttpRequestReader {
  public:
   enum class Outcome { kNeedsMore, kWhole, kRefused };
@@ -52,6 +58,7 @@ class HttpRequestReader {
   static int OnHeadersComplete(http_parser* parser);
   // Keeps the header that was read last, if it is one of HttpRequest's.
   void KeepHeader();
+  static int OnBody(http_parser* parser, const char* text, size_t length);
   static int OnMessageComplete(http_parser* parser);
   // Returns false for a malformed URL.
   bool TakeUrlApart();
@@ -59,6 +66,7 @@ class HttpRequestReader {
   http_parser parser_;
   http_parser_settings settings_;
   std::string url_;
+  std::string body_;
   // The header that is being read. Its name and value come in pieces.
   std::string header_name_;
   std::string header_value_;

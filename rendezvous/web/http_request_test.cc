@@ -1,6 +1,7 @@
 #include "rendezvous/web/http_request.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,28 @@ TEST_CASE("the headers that answers depend on are kept for their own request, in
   }
 }
 
+TEST_CASE("a form is read in any pieces, and no later request has anything of it") {
+  const std::string text =
+      "POST /login HTTP/1.1\r\nCookie: a=b; c=d\r\nContent-Length: 32\r\n\r\n"
+      "password=x%26y%3Dz+%&password2&=";
+  for (const size_t piece : {text.size(), size_t{1}, size_t{7}}) {
+    HttpRequestReader reader;
+    for (size_t i = 0; i < text.size(); i += piece) {
+      const Outcome outcome = ReadAll(&reader, text.substr(i, piece));
+      REQUIRE(outcome == (i + piece < text.size() ? Outcome::kNeedsMore : Outcome::kWhole));
+    }
+    CHECK(reader.request().is_post);
+    CHECK(reader.request().cookie == "a=b; c=d");
+    using Form = std::map<std::string, std::string>;
+    CHECK(reader.request().form == Form{{"password", "x&y=z %"}, {"password2", ""}, {"", ""}});
+    CHECK(reader.request().query.empty());
+    REQUIRE(ReadAll(&reader, "GET /login?password=q HTTP/1.1\r\n\r\n") == Outcome::kWhole);
+    CHECK_FALSE(reader.request().is_post);
+    CHECK(reader.request().form.empty());
+    CHECK(reader.request().cookie.empty());
+  }
+}
+
 TEST_CASE("HTTP/1.0 and Connection: close end with the answer") {
   for (const char* text :
        {"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nConnection: close\r\n\r\n"}) {
@@ -86,6 +109,16 @@ TEST_CASE("a request that is not for us is refused with the status that says why
            {"hello\r\n\r\n", 400},
            {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
            {"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405},
+           {"POST /login/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405},
+           {"PUT /login HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405},
+           {"POST /login HTTP/1.1\r\nContent-Length: 4097\r\n\r\n", 413},
+           {"POST /login HTTP/1.1\r\nContent-Length: 18446744073709551614\r\n\r\n", 400},
+           {"POST /login HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
+           {"POST /login HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413},
+           {"POST /login HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\na=b", 400},
+           {"POST /login HTTP/1.1\r\nA: " + std::string(6000, 'a') +
+                "\r\nContent-Length: 4096\r\n\r\n" + std::string(4096, 'b'),
+            431},
            {"CONNECT h:1 HTTP/1.1\r\n\r\n", 405},
            {"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 413},
            {"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413},

@@ -1,4 +1,5 @@
-// HTTP/1.1, GET and HEAD, for a handful of people and machines that look at the daemon.
+// HTTP/1.1, GET, HEAD and the POST of a form, for a handful of people and machines that look at the
+// daemon.
 #pragma once
 
 #include <cstddef>

@@ -45,17 +45,21 @@ class JoinTokenTest(ConveneTestCase):
         return self.start(CONVENE, "run", "--nnodes", 2, "--node-rank", rank, "--rdzv-endpoint", endpoint, "--rdzv-id", "job", *words,
                           "--no-python", "sh", "-c", _WORKER, log=f"node{rank}", DIRECTORY=self.path(""), **environment)
 
-    def look(self, port, path, password=None):
-        """The status and the body of a page; a browser does not know the certificate, and the test does not look at it."""
+    def request(self, port, path, headers=None, form=None):
+        """An answer and its body; a browser does not know the certificate, and the test does not look at it."""
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         client = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
         self.addCleanup(client.close)
-        headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()}
-        client.request("GET", path, headers=headers)
+        client.request("GET" if form is None else "POST", path, headers=headers or {}, body=form)
         answer = client.getresponse()
-        return answer.status, answer.read().decode()
+        return answer, answer.read().decode()
+
+    def look(self, port, path, password=None):
+        headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()}
+        answer, body = self.request(port, path, headers)
+        return answer.status, body
 
     def test_nodes_with_the_token_meet_and_everybody_else_stays_outside(self):
         token = self.token_file()
@@ -98,12 +102,39 @@ class JoinTokenTest(ConveneTestCase):
             self.assertNotIn(_TOKEN, self.finish(node, 30))
         self.assert_nothing_left()
 
-    def test_people_look_at_the_page_with_a_password(self):
-        token = self.token_file()
+    def serve(self, token):
+        """A daemon, its port and its read token."""
         daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", "0", "--join-token-file", token)
         told = wait_until(lambda: re.search(r"serving the rendezvous on 127\.0\.0\.1:(\d+)", self.output(daemon)), 20, "the port")
-        port = int(told.group(1))
-        read_token = self.finish(self.start(CONVENE, "read-token", "--join-token-file", token, log="read-token"), 10).strip()
+        return daemon, int(told.group(1)), self.finish(self.start(CONVENE, "read-token", "--join-token-file", token, log="read-token"), 10).strip()
+
+    def test_a_browser_logs_in_once_and_then_has_a_cookie(self):
+        _, port, read_token = self.serve(self.token_file())
+        browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+        answer, body = self.request(port, "/", browser)
+        self.assertEqual(answer.status, 401)
+        self.assertIn('<form method="post" action="/login">', body)
+        self.assertNotIn("Basic", answer.headers["WWW-Authenticate"])
+        form = {**browser, "Content-Type": "application/x-www-form-urlencoded"}
+        self.assertEqual(self.request(port, "/login", form, "password=guess")[0].status, 401)
+        answer, _ = self.request(port, "/login", form, f"password={read_token}")
+        self.assertEqual((answer.status, answer.headers["Location"]), (303, "/"))
+        cookie, *attributes = answer.headers["Set-Cookie"].split("; ")
+        self.assertEqual(sorted(attributes), ["HttpOnly", "Path=/", "SameSite=Strict", "Secure"])
+        self.assertTrue(_TOKEN not in cookie and read_token not in cookie, cookie)
+        for path in ("/", "/api/jobs", "/status", "/metrics"):
+            self.assertEqual(self.request(port, path, {**browser, "Cookie": f"other=1; {cookie}"})[0].status, 200)
+        self.assertEqual(self.request(port, "/api/jobs", {"Cookie": cookie[:-1]})[0].status, 401)
+        # It opens no other daemon with the same token, and nothing by another way.
+        other = self.serve(self.token_file())[1]
+        self.assertEqual(self.request(other, "/api/jobs", {"Cookie": cookie})[0].status, 401)
+        self.assertEqual(self.look(port, "/", cookie.split("=")[1])[0], 401)
+        for path in ("/", "/api/jobs", "/status"):
+            self.assertEqual(self.request(port, path, {**form, "Cookie": cookie}, "password=x")[0].status, 405)
+
+    def test_people_look_at_the_page_with_a_password(self):
+        token = self.token_file()
+        daemon, port, read_token = self.serve(token)
         self.assertRegex(read_token, "^[0-9a-f]{32}$")
         for path in ("/", "/metrics", "/status", "/api/jobs"):
             self.assertEqual(self.look(port, path)[0], 401)

@@ -159,6 +159,8 @@ LLMC = struct.pack('<iii', 20240520, 1, 3) + bytes(1012) + struct.pack('<HHH', 1
 # By the number of the reader in bytes_fuzz.cc.
 READ = {
     'port_http': (0, b'\x20GET /status?job=a%20b HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/1.0\r\n\r\n'),
+    'port_form': (0, b'\x20POST /login HTTP/1.1\r\nCookie: a=b; __Host-convene-0=1\r\nContent-Length: 15\r\n\r\npassword=a%20b+'
+                     b'GET / HTTP/1.1\r\nAccept: text/html\r\nCookie: x\r\n\r\n'),
     'port_grpc': (0, b'\x05PRI * HTTP/2.0\r\n\r\n'),
     'journal_empty': (1, b'convene-journal 1\n'),
     'record': (2, RECORD),

@@ -57,6 +57,7 @@ async function ask() {
 
 function hear(answer, text) {
   state.heard = Date.now();
+  if (answer.status === 401) return location.reload(); // The daemon has begun anew, and asks for its password.
   if (answer.ok) take(answer, text);
   if (answer.ok || answer.status === 304) tell("live", false);
   else tell(text.trim(), true);
