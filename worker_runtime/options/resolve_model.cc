@@ -2,11 +2,8 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/options/resolve_values.h"
 #include "worker_runtime/weights/open_weights.h"
 
@@ -97,14 +94,7 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
 }  // namespace
 
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
-  const bool is_here = IsDirectory(name) || IsGgufFile(name);
-  if (!is_here && absl::StrContains(name, "/")) {
-    return absl::NotFoundError(absl::StrCat(
-        "model: there is no folder and no GGUF file ", name,
-        ". A model's name is not looked up on the Hub: `hf download NAME config.json --local-dir "
-        "FOLDER` fetches its shape; then give FOLDER, or a shape's name, such as llama-tiny"));
-  }
-  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, is_here ? ReadShape(name) : NamedModel(name));
+  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, FindShape(name));
   RopeScaling& scaling = model.rope_scaling;
   ExpertConfig& experts = model.experts;
   CONVENE_RETURN_IF_ERROR(ResolveScalingType(shape, &scaling));

@@ -13,7 +13,7 @@ namespace convene::worker {
 // `shape` does not have keeps the named model's value. InvalidArgument: an unknown name, a number
 // out of bounds, a key that the model's family does not have, a scaling of rotary positions that
 // the family's files cannot tell. Where one theta is for all layers, windows follow rope_theta.
-// Errors else: ReadShape's.
+// Errors else: FindShape's.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape);
 
 }  // namespace convene::worker

@@ -12,7 +12,7 @@ std::string TrainYaml(const RunSettings& settings, const PlanJob& job, const Str
   const Layout& layout = strategy.layout;
   std::string text = absl::StrCat(
       "# CHANGE: data and tokenizer are yours.\ndata: [\"", absl::Utf8SafeCHexEscape(settings.data),
-      "\"]\nmodel: ", settings.model, "\nsteps: ", settings.steps,
+      "\"]\nmodel: \"", absl::Utf8SafeCHexEscape(settings.model), "\"\nsteps: ", settings.steps,
       "\nglobal_batch_size: ", job.global_batch_size,
       "\nmicro_batch_size: ", strategy.micro_batch_size, "\nsequence_length: ", job.sequence_length,
       "\nprecision: ", PrecisionName(job), "\nreduce_dtype: ", DTypeName(job.reduce_dtype),

@@ -10,7 +10,7 @@ namespace convene::worker {
 
 // The settings of a run that have no part in its layout.
 struct RunSettings {
-  std::string model;  // its name
+  std::string model;  // its name, or its path
   std::string optimizer = "adamw";
   std::string data = "tokens.bin";
   int64_t steps = 1000;

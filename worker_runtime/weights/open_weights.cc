@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
@@ -115,6 +116,15 @@ absl::StatusOr<ModelConfig> ReadShape(const std::string& path) {
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return ReadHfShape(path);
   CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
   return weights.config;
+}
+
+absl::StatusOr<ModelConfig> FindShape(const std::string& model) {
+  if (IsDirectory(model) || IsGgufFile(model)) return ReadShape(model);
+  if (!absl::StrContains(model, "/")) return NamedModel(model);
+  return absl::NotFoundError(absl::StrCat(
+      "model: there is no folder and no GGUF file ", model,
+      ". A model's name is not looked up on the Hub: `hf download NAME config.json --local-dir "
+      "FOLDER` fetches its shape; then give FOLDER, or a shape's name, such as llama-tiny"));
 }
 
 }  // namespace convene::worker

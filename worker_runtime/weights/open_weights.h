@@ -45,4 +45,8 @@ absl::StatusOr<std::optional<int64_t>> NewestStep(const std::string& path);
 // The shape alone: of a Hugging Face folder config.json is enough. Errors as OpenWeights.
 absl::StatusOr<ModelConfig> ReadShape(const std::string& path);
 
+// ReadShape of the folder or GGUF file `model`, where it is one; else NamedModel. NotFound:
+// neither.
+absl::StatusOr<ModelConfig> FindShape(const std::string& model);
+
 }  // namespace convene::worker
