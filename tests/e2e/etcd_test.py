@@ -10,8 +10,8 @@ import socketserver
 import subprocess
 import threading
 import time
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, CONVENED, find_program, free_port, wait_until
 from tests.support.etcd_testing import ETCD, EtcdTestCase, LosingWay, note
 
@@ -256,4 +256,4 @@ class EtcdTest(EtcdTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -4,8 +4,8 @@ import os
 import re
 import signal
 import time
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, read_metrics, wait_until
 from tests.support.ssh_hosts import NoSshd, SshHosts
 
@@ -127,4 +127,4 @@ class LaunchSshTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    side_by_side.main(at_once=3)

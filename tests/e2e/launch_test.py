@@ -10,8 +10,8 @@ import re
 import signal
 import sys
 import time
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, free_port, processes_with, read_metrics, wait_until
 from tests.support.terminals import Terminal
 
@@ -343,4 +343,4 @@ class LaunchTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    side_by_side.main(at_once=4)

@@ -9,9 +9,9 @@ import os
 import signal
 import subprocess
 import time
-import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until, whole_lines
+from tests.support import side_by_side
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, free_port, wait_until, whole_lines
 from tests.support.network_namespaces import Network, NoNamespaces
 
 LEASE_S = 2.0
@@ -37,17 +37,18 @@ class NetworkTest(ConveneTestCase):
         self.daemon = None
         self.agents = {}
         self.lease_s = LEASE_S
+        self.port = free_port()  # the hosts share /dev/shm, where a daemon's mark tells its port
 
     def start_daemon(self, journal=True):
         arguments = ["--state-dir", self.path("state")] if journal else []
-        self.daemon = self.start(CONVENED, "--port", 29400, *arguments, log="daemon.log", prefix=self.daemon_host.prefix)
+        self.daemon = self.start(CONVENED, "--port", self.port, *arguments, log="daemon.log", prefix=self.daemon_host.prefix)
         wait_until(lambda: "serving" in self.output(self.daemon), 20, "the daemon")
 
     def start_agent(self, number, program=_WORKER):
         host = self.hosts[number]
         self.agents[number] = self.start(
             CONVENE, "run", "--nnodes", 2, "--spares", 1, "--nproc-per-node", 1, "--max-restarts", 0, "--rdzv-endpoint",
-            f"{self.daemon_host.address}:29400", "--rdzv-id", "job", "--node-rank", number, "--admission-delay", 0.2,
+            f"{self.daemon_host.address}:{self.port}", "--rdzv-id", "job", "--node-rank", number, "--admission-delay", 0.2,
             "--stop-grace", "abort=0.2,checkpoint=0.2",
             "--rdzv-conf", f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60",
             "--no-python", "sh", "-c", program,
@@ -138,7 +139,7 @@ class NetworkTest(ConveneTestCase):
 
     def status(self):
         done = subprocess.run(
-            [*self.daemon_host.prefix, find_program(CONVENE), "status", "job", "--json", "--endpoint", "127.0.0.1:29400"],
+            [*self.daemon_host.prefix, find_program(CONVENE), "status", "job", "--json", "--endpoint", f"127.0.0.1:{self.port}"],
             capture_output=True, text=True, check=False, timeout=10)
         return done.stdout
 
@@ -243,7 +244,7 @@ class NetworkTest(ConveneTestCase):
         prefix = [*self.hosts[number].prefix, "unshare", "--mount", "--uts", "sh", "-c", as_host, "sh", name, path]
         worker = ("import os, socket; host = os.environ['MASTER_ADDR']; print('store', host); "
                   "socket.create_connection((host, int(os.environ['MASTER_PORT'])), 5)")
-        return self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "first:29400", "--no-python", "python3", "-c", worker,
+        return self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", f"first:{self.port}", "--no-python", "python3", "-c", worker,
                           prefix=prefix)
 
     def test_a_host_that_knows_itself_by_a_loopback_address_serves_the_others(self):
@@ -270,7 +271,7 @@ class NetworkTest(ConveneTestCase):
         """An agent of a run that meets on the first machine, where one of its own agents serves the rendezvous."""
         host = self.hosts[number if machine is None else machine]
         self.agents[number] = self.start(
-            CONVENE, "run", "--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-endpoint", f"{self.hosts[0].address}:29400", "--rdzv-id",
+            CONVENE, "run", "--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-endpoint", f"{self.hosts[0].address}:{self.port}", "--rdzv-id",
             "job", "--node-rank", number, "--admission-delay", 0.2, "--stop-grace", "signal=0.2,abort=0.2,checkpoint=0.2", "--rdzv-conf",
             f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60,last_call_timeout={last_call_s}", "--no-python", "sh",
             "-c", _WORKER, log=f"agent{number}.{time.monotonic()}.log", prefix=host.prefix, LINES=self.path("lines"), DONE=self.path("done"),
@@ -295,7 +296,7 @@ class NetworkTest(ConveneTestCase):
         starts = [self.starts(number) for number in survivors]
         self.leave_hosting()
         for number in survivors:
-            word = f"waiting for a rendezvous at {self.hosts[0].address}:29400"
+            word = f"waiting for a rendezvous at {self.hosts[0].address}:{self.port}"
             wait_until(lambda n=number: word in self.agent_log(n), 20, lambda: "what a survivor waits for:\n" + self.all_logs())
         self.assertEqual([self.starts(number) for number in survivors], starts, self.all_logs())
         # The survivors dial up to a second apart: all of them are called, so that none has to be let in by another stop.
@@ -324,4 +325,4 @@ class NetworkTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    side_by_side.main(at_once=3)

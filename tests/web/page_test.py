@@ -7,6 +7,7 @@ import signal
 import tempfile
 import unittest
 
+from tests.support import side_by_side
 from tests.support.chromium import PROGRAM, Chromium
 from tests.support.convene_testing import CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase, environment_of, find_program, processes_with, wait_until
 from tests.web.fake_daemon import FakeDaemon, fake_job
@@ -368,4 +369,4 @@ class RealJobTest(PageTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=2)
