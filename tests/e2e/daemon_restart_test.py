@@ -4,8 +4,8 @@ import os
 import re
 import signal
 import time
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
                                            find_program, read_metrics, wait_until)
 
@@ -233,4 +233,4 @@ class DaemonRestartTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -3,8 +3,8 @@
 import os
 import re
 import signal
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
                                            find_program, read_metrics, wait_until)
 
@@ -251,4 +251,4 @@ class ElasticTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -7,8 +7,8 @@ import random
 import signal
 import socket
 import threading
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until, whole_lines
 
 # The worker writes that it has begun, and works until the file $DONE exists.
@@ -342,4 +342,4 @@ class HostingTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -8,8 +8,8 @@ import struct
 import subprocess
 import threading
 import time
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until
 
 _WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; echo "rank $RANK works"; until [ -e "$DONE" ]; do sleep 0.05; done'
@@ -260,4 +260,4 @@ class StandbysTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)
