@@ -46,12 +46,17 @@ gpr_timespec DeadlineIn(absl::Duration wait) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
 }
 
+// gRPC's words for bytes that are no HTTP/2.
+bool IsNoHttp2(const absl::Status& status) {
+  return absl::StrContains(status.message(), "Failed parsing HTTP/2") ||
+         absl::StrContains(status.message(), "Trying to connect an http1.x server");
+}
+
 // Why a member is passed over.
 std::string ReasonOf(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status)) return "does not answer";
   if (absl::IsUnimplemented(status)) return "does not speak version 3 of etcd's API";
-  // gRPC's words for bytes that are no HTTP/2.
-  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
+  if (IsNoHttp2(status)) {
     return "does not speak version 3 of etcd's API over HTTP/2: an etcd of version 2 is there, or "
            "one that wants TLS, or another program";
   }
@@ -131,6 +136,7 @@ template <typename Ask>
 absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
   std::vector<std::string> reasons(members_.size(), "was not asked in time");
   std::set<size_t> strangers;  // that are no etcd
+  std::set<size_t> others;     // of which the newest try says so, or shows no HTTP/2
   for (size_t tries = 1;; ++tries) {
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) break;
@@ -143,7 +149,9 @@ absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
     if (is_stranger) strangers.insert(index);
     const bool may_go_on =
         IsPassing(status.code()) || (is_stranger && strangers.size() < members_.size());
+    if (status.ok()) was_answered_ = true;
     if (!may_go_on) return WithAdvice(status, member.address);
+    is_stranger || IsNoHttp2(status) ? (void)others.insert(index) : (void)others.erase(index);
     reasons[index] = ReasonOf(status);
     // Another thread may have gone on meanwhile.
     size_t expected = index;
@@ -158,8 +166,13 @@ absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
   for (size_t i = 0; i < members_.size(); ++i) {
     reasons[i] = absl::StrCat(members_[i]->address, ": ", reasons[i]);
   }
-  return absl::UnavailableError(
-      absl::StrCat("no member of etcd answers (", absl::StrJoin(reasons, "; "), ")"));
+  const std::string why = absl::StrJoin(reasons, "; ");
+  // To an etcd that was there once, a proxy may show another program for a while.
+  if (others.size() == members_.size() && !was_answered_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no etcd of version 3.4 or later is there (", why, ")"));
+  }
+  return absl::UnavailableError(absl::StrCat("no member of etcd answers (", why, ")"));
 }
 
 absl::StatusOr<etcdserverpb::TxnResponse> Client::Txn(const etcdserverpb::TxnRequest& request,

@@ -20,8 +20,8 @@ namespace convene::rendezvous::etcd {
 
 // Thread-safe; calls block until they are answered or their deadline, on the real clock, is over.
 // Errors: Unavailable, naming each member and its reason, when none answered in time;
-// FailedPrecondition when the programs there speak no v3 of etcd's API; ResourceExhausted when etcd
-// has no space left, with what to do; else etcd's own.
+// FailedPrecondition when none answered before and the programs there speak no v3 of etcd's API;
+// ResourceExhausted when etcd has no space left, with what to do; else etcd's own.
 class Client {
  public:
   // Over TLS where `tls` names files, which are read now. Errors: the system's, and
@@ -52,6 +52,7 @@ class Client {
 
   const std::vector<std::unique_ptr<Member>> members_;
   std::atomic<size_t> current_ = 0;  // the member that answered last
+  std::atomic<bool> was_answered_ = false;
 };
 
 }  // namespace convene::rendezvous::etcd

@@ -1,11 +1,15 @@
 #include "rendezvous/etcd/client.h"
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,17 +22,23 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous::etcd {
 namespace {
 
-// A member of etcd that answers as it is told to.
+// A member of etcd that answers as it is told to: the first request with the first status, and so
+// on, and all others with the last one.
 class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
  public:
-  explicit FakeMember(grpc::Status status,
+  explicit FakeMember(const grpc::Status& status,
                       const std::shared_ptr<grpc::ServerCredentials>& credentials =
                           grpc::InsecureServerCredentials())
-      : status_(std::move(status)) {
+      : FakeMember(std::vector<grpc::Status>{status}, credentials) {}
+  explicit FakeMember(std::vector<grpc::Status> statuses,
+                      const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                          grpc::InsecureServerCredentials())
+      : statuses_(std::move(statuses)) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", credentials, &port);
@@ -42,9 +52,8 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
 
   grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest*,
                    etcdserverpb::TxnResponse* response) override {
-    ++asked;
     response->set_succeeded(true);
-    return status_;
+    return statuses_[std::min<size_t>(asked++, statuses_.size() - 1)];
   }
 
   grpc::Status LeaseKeepAlive(
@@ -54,18 +63,18 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
     etcdserverpb::LeaseKeepAliveRequest request;
     etcdserverpb::LeaseKeepAliveResponse response;
     response.set_ttl(8);
-    if (status_.ok() && stream->Read(&request) && request.id() != 0) {
+    if (statuses_[0].ok() && stream->Read(&request) && request.id() != 0) {
       if (request.id() == 7) response.set_ttl(0);
       stream->Write(response);
     }
-    return status_;
+    return statuses_[0];
   }
 
   std::atomic<int> asked = 0;
   std::string address;
 
  private:
-  const grpc::Status status_;
+  const std::vector<grpc::Status> statuses_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -127,6 +136,62 @@ TEST_CASE("a program that is no etcd ends the search where each member is such a
   FakeMember lost(Error(grpc::UNAVAILABLE, "no leader"));
   CHECK_STATUS(MakeClient({wrong.address, lost.address})->Txn({}, In(0.5)),
                absl::StatusCode::kUnavailable, "does not speak version 3 of etcd's API; ");
+}
+
+// Answers every connection in HTTP/1, as an etcd of version 2 does.
+class Version2 {
+ public:
+  Version2() {
+    auto listener = ListenOn("127.0.0.1", 0);
+    REQUIRE_OK(listener);
+    address = absl::StrCat("127.0.0.1:", listener->port);
+    listener_ = std::move(listener->fd);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~Version2() {
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+  std::string address;
+
+ private:
+  void Serve() {
+    constexpr char kAnswer[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    pollfd ready = {listener_.get(), POLLIN, 0};
+    while (poll(&ready, 1, -1) == 1 && (ready.revents & POLLHUP) == 0) {
+      const UniqueFd fd(accept(listener_.get(), nullptr, nullptr));
+      char bytes[256];
+      if (!fd.valid() || recv(fd.get(), bytes, sizeof(bytes), 0) <= 0) continue;
+      (void)send(fd.get(), kAnswer, sizeof(kAnswer) - 1, MSG_NOSIGNAL);
+      while (recv(fd.get(), bytes, sizeof(bytes), 0) > 0) {
+      }
+    }
+  }
+
+  UniqueFd listener_;
+  std::thread thread_;
+};
+
+TEST_CASE(
+    "an etcd of version 2 at each address is the user's to mend, and one that is away is not") {
+  Version2 second, third;
+  CHECK_STATUS(MakeClient({second.address, third.address})->Txn({}, In(1)),
+               absl::StatusCode::kFailedPrecondition, "an etcd of version 2 is there");
+  FakeMember wrong(Error(grpc::UNIMPLEMENTED, ""));
+  CHECK_STATUS(MakeClient({second.address, wrong.address})->Txn({}, In(1)),
+               absl::StatusCode::kFailedPrecondition, second.address);
+  CHECK_STATUS(MakeClient({second.address, "127.0.0.1:1"})->Txn({}, In(1)),
+               absl::StatusCode::kUnavailable, "an etcd of version 2 is there");
+  const grpc::Status stranger = Error(grpc::UNIMPLEMENTED, "");
+  FakeMember wakes({stranger, Error(grpc::UNAVAILABLE, "no leader")});
+  CHECK_STATUS(MakeClient({second.address, wakes.address})->Txn({}, In(1)),
+               absl::StatusCode::kUnavailable, "no leader");
+  // An etcd that has answered once may be behind a proxy that answers for it now.
+  FakeMember hides({grpc::Status::OK, stranger});
+  const auto client = MakeClient({hides.address, second.address});
+  REQUIRE_OK(client->Txn({}, In(20)));
+  CHECK_STATUS(client->Txn({}, In(1)), absl::StatusCode::kUnavailable, second.address);
 }
 
 TEST_CASE("a lease is alive, gone, or not known to be either") {

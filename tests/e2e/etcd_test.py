@@ -246,8 +246,8 @@ class EtcdTest(EtcdTestCase):
         self.assertEqual(wrong.wait(20), 64)
         self.assertIn("etcd://HOST[:PORT]", self.output(wrong))
         with self.subTest("an etcd of version 2, and another program"):
-            self.assertEqual(second.wait(30), 69)
-            self.assertEqual(shell.wait(30), 69)
+            self.assertEqual(second.wait(30), 64)
+            self.assertEqual(shell.wait(30), 64)
             for process in (second, shell):
                 self.assertIn("does not speak version 3 of etcd's API over HTTP/2: an etcd of version 2", self.output(process))
         self.assertEqual(lonely.wait(30), 69)
