@@ -113,6 +113,7 @@ class GenerateTest(ConveneTestCase):
                 (["--prompt", "a", "--tokenizer", self.big_tokenizer()], "has 300 tokens, and the model"),
                 (["--prompt", "a", "--model", self.path("none")], "none"),
                 (["--prompt", "a", "--top-p", 2], "--top-p is 2, but must be from 0"),
+                (["--prompt", "a", "--top-k", 3], "--top-k changes no answer: --temperature 0 takes the likeliest"),
                 (["--prompt", ""], "--prompt= has no value"),
                 (["--prompts", self.path("text.txt")], "text.txt, line 1"),
                 (["--serve", 0], "--max-new-tokens changes no answer of --serve"),

@@ -114,15 +114,32 @@ absl::StatusOr<std::unique_ptr<StateSource>> OpenChosen(const std::string& path)
   return std::make_unique<CheckpointReader>(*std::move(reader));
 }
 
+// What to do about a checkpoint of shape `held`, which is not the run's.
+std::string HowToFit(const std::string& held, const ModelConfig& model) {
+  const absl::StatusOr<ModelConfig> shape = ParseShapeText(held);
+  ModelConfig but_adapters = model, but_scaling = model;
+  if (shape.ok()) {
+    but_adapters.adapter = shape->adapter;
+    but_scaling.rope_scaling = shape->rope_scaling;
+  }
+  if (ShapeText(but_adapters) == held) {
+    return "give --lora-rank, --lora-alpha, --lora-targets and --lora-rank-stabilized as it was "
+           "trained with, or another --checkpoint-dir";
+  }
+  if (ShapeText(but_scaling) == held) {
+    return "the rotary positions differ: give --rope-scaling-factor as it was trained "
+           "with (1: not scaled), or another --checkpoint-dir";
+  }
+  return "give the --model it was trained with, or another --checkpoint-dir";
+}
+
 absl::Status Load(const StateSource& source, const TrainOptions& options, const JobIdentity& job,
                   bool is_speaker, CheckpointedState& optimizer) {
   const CheckpointInfo& info = source.info();
   if (info.model != ShapeText(options.model)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        source.name(), " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
-        "; give the --model it was trained with, or another --checkpoint-dir. (The llama-3.2 "
-        "models have scaled positions; --rope-scaling-factor 1 goes on with a checkpoint that was "
-        "trained without.)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(source.name(), " holds a model of shape ", info.model, ", not ",
+                     ShapeText(options.model), "; ", HowToFit(info.model, options.model)));
   }
   if (info.seed != options.seed) {
     return absl::FailedPreconditionError(

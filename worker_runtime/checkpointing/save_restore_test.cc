@@ -535,15 +535,18 @@ TEST_CASE("another seed, shape or optimizer is refused by every rank") {
   for (const absl::Status& status : world.Restore(other_seed, &steps)) {
     CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--seed 3, not 4");
   }
-  for (const absl::Status& status : world.Restore(other_shape, &steps)) {
-    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "theta 500000");
-  }
-  other_shape = ResumeFrom(directory.path());
+  const auto refuses_shape = [&](const char* shape, const char* advice) {
+    for (const absl::Status& status : world.Restore(other_shape, &steps)) {
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, shape);
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, advice);
+    }
+    other_shape = ResumeFrom(directory.path());
+  };
+  refuses_shape("theta 500000", "; give the --model it was trained with");
   other_shape.model.rope_scaling.factor = 32;
-  for (const absl::Status& status : world.Restore(other_shape, &steps)) {
-    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
-                 "theta 10000 scaled 32 (1 to 4 of 8192)");
-  }
+  refuses_shape("theta 10000 scaled 32 (1 to 4 of 8192)", "; the rotary positions differ: give");
+  other_shape.model.adapter = {.rank = 2, .alpha = 4};
+  refuses_shape("adapters 2 alpha 4 of all", "; give --lora-rank, ");
 }
 
 }  // namespace

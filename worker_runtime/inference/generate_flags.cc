@@ -58,6 +58,23 @@ void AddSamplingFlags(FlagReader* reader, SamplingOptions* options) {
       {.value = "N"});
 }
 
+// Flags of a chance that --temperature 0 does not leave.
+absl::Status CheckChance(const SamplingOptions& own) {
+  const SamplingOptions unset;
+  const std::pair<const char*, bool> given[] = {{"--top-k", own.top_k != unset.top_k},
+                                                {"--top-p", own.top_p != unset.top_p},
+                                                {"--min-p", own.min_p != unset.min_p}};
+  for (const auto& [flag, is_given] : given) {
+    if (!is_given || own.temperature != 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        " changes no answer: --temperature 0 takes the likeliest token each time. Give "
+        "--temperature 1 to choose by chance, or leave ",
+        flag, " out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckServe(const GenerateFlags& flags) {
   if (flags.model.tp_size * flags.model.pp_size > 1) {
     return absl::InvalidArgumentError(
@@ -113,7 +130,8 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop is empty: write a text");
   }
-  return ValidateSampling(flags.sampling);
+  CONVENE_RETURN_IF_ERROR(ValidateSampling(flags.sampling));
+  return CheckChance(flags.sampling);
 }
 
 }  // namespace
