@@ -227,6 +227,7 @@ class LostDirectoryTest(ConveneTestCase):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
             metrics_file="/dev/full")), 60)
         self.assertEqual(text.count("metrics are lost, and the training goes on without"), 1)
+        self.assertRegex(text, "metrics     /dev/full, without the last [0-9]+ lines")
         self.assertTrue(os.path.exists(self.path("checkpoints/step_00000030/manifest")))
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -36,6 +37,13 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertGreater(total, 18 * 405e9 / 4)
             self.assertLess(total, 20 * 405e9 / 4)
         self.assertFalse(os.path.exists(self.path("checkpoints")))
+
+    def test_a_memory_plan_that_is_lost_is_no_success(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            words = [str(word) for word in (CONVENE_TRAIN, *self.train_arguments(), "--print-memory-plan")]
+            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"stdout does not take the memory plan", done.stderr)
 
     def test_the_memory_plan_has_a_short_table_for_each_kind_of_rank(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(pp_size=8, tp_size=2),

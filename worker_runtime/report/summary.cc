@@ -126,7 +126,12 @@ std::string SummaryText(const TrainingSummary& summary) {
               : absl::StrCat(", ", HumanCount(summary.tokens_per_second / summary.world_size),
                              " a rank")));
   AddUse(summary, add);
-  if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);
+  if (!summary.metrics_file.empty()) {
+    const int64_t lost = summary.lost_metrics;
+    add("metrics",
+        absl::StrCat(summary.metrics_file,
+                     lost == 0 ? "" : absl::StrCat(", without the last ", Times(lost, "line"))));
+  }
   if (!summary.checkpoint.empty()) {
     add("checkpoint", absl::StrCat(summary.checkpoint, " (step ", summary.checkpoint_step, ")"));
   }

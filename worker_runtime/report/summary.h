@@ -42,6 +42,7 @@ struct TrainingSummary {
   std::string checkpoint;              // the newest one's directory, "" when there is none
   int64_t checkpoint_step = 0;         // meaningful with a checkpoint
   std::string metrics_file;            // "" when there is none
+  int64_t lost_metrics = 0;            // lines that are not at its end, for want of room
 };
 
 // A few aligned lines, the last of which says how to go on; with a newline at the end.

@@ -37,6 +37,13 @@ TEST_CASE("a finished run shows its result, its history and how to train on") {
         "rates of 1000 steps\n");
 }
 
+TEST_CASE("a summary says that the file of metrics lacks lines") {
+  TrainingSummary summary = Finished();
+  summary.lost_metrics = 30;
+  CHECK_THAT(SummaryText(summary),
+             Catch::Contains("  metrics     /run/metrics.jsonl, without the last 30 lines\n"));
+}
+
 TEST_CASE("a stopped run says from which step the same command goes on") {
   TrainingSummary summary = Finished();
   summary.first_step = 0;

@@ -368,7 +368,8 @@ void Reporter::Summary(int64_t step) {
                                         .rollbacks = rollbacks_.value_or(0),
                                         .checkpoint = checkpoint_,
                                         .checkpoint_step = checkpoint_step_,
-                                        .metrics_file = options_.metrics_file});
+                                        .metrics_file = options_.metrics_file,
+                                        .lost_metrics = lost_lines_.count()});
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }

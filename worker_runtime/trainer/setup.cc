@@ -220,7 +220,7 @@ absl::StatusOr<LayoutDecision> DecideLayoutByHardware(const TrainOptions& option
   return DecideLayout(options, job.world_size, JobHasBegun(job), &hardware);
 }
 
-void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
+absl::Status PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
   EngineOptions engine = MakeEngineOptions(options, layout, /*rank=*/0, device.kind());
   engine.logits_bytes = ChooseLogitsBytes(engine, device.memory_bytes(), device);
   const std::vector<MemoryPlan> plans = PlanMemory(engine, device);
@@ -241,7 +241,9 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
   print(0, 1);
   if (layout.pp > 2) print(1, layout.pp - 1);
   if (layout.pp > 1) print(layout.pp - 1, layout.pp);
-  std::fflush(stdout);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      "stdout does not take the memory plan: it is closed, or its disk is full");
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,

@@ -91,7 +91,7 @@ bool JobHasBegun(const Contract& contract);
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract);
 // Prints a table for each kind of rank: those of the first pipeline stage, of the middle ones, of
 // the last. The ranks of a stage take the same memory; of several stages the one that takes the
-// most is shown.
-void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device);
+// most is shown. DataLoss: stdout does not take all of it.
+absl::Status PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device);
 
 }  // namespace convene::worker

@@ -69,7 +69,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
   if (contract.rank == 0) PrintRun(options, layout, world_size, *device);
   if (options.print_memory_plan) {
-    if (contract.rank == 0) PrintMemoryPlan(options, layout, *device);
+    if (contract.rank == 0) {
+      CONVENE_RETURN_IF_ERROR(PrintMemoryPlan(options, layout, *device));
+    }
     return TrainingEnd::kFinished;
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
