@@ -123,6 +123,12 @@ class CertificatesTest(ConveneTestCase):
             self.assertEqual((run.returncode, sorted(os.listdir(self.path("ca")))), (64, ["ca-key.pem", "ca.pem", "node0"]), run.stderr)
             self.assertIn("ca.pem ends on", run.stderr)
 
+    def test_a_flag_behind_the_directory_makes_no_certificates(self):
+        for words in (["ca", "node0", "--days", "30"], ["--days", "30", "--dir", "ca"], ["--dir", "ca", "node0"]):
+            run = subprocess.run([find_program("tools/certs"), *words], check=False, capture_output=True, text=True, timeout=60, cwd=self.directory)
+            self.assertEqual((run.returncode, os.path.exists(self.path("ca"))), (64, False), run.stderr)
+            self.assertIn("flags stand before DIR", run.stderr)
+
     def test_no_second_ca_takes_the_place_of_one_whose_key_is_kept_elsewhere(self):
         self.certs("ca", "node0")
         with open(self.path("ca/ca.pem"), encoding="ascii") as file:
