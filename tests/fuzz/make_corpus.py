@@ -3,7 +3,7 @@
 an input that each reader takes; of tls_fuzz a middle's deeds; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
 lines and files; of chat_fuzz templates and conversations; of weights_fuzz files of weights, shapes and requests.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER WEIGHTS_FOLDER TLS_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER WEIGHTS_FOLDER TLS_FOLDER SECRETS_FOLDER
 """
 
 import base64
@@ -415,6 +415,17 @@ TLS = {
     'forged': bytes([0, 0, 4, 5]) + b'\x15\x03\x03\x00\x02', 'stranger_server': bytes([1, 0, 255]) + TLS_HELLO, 'stranger_client': bytes([1, 1, 3]) + TLS_HELLO,
 }
 
+# By the number of the reader in secrets_fuzz.cc.
+TOKEN = b'0123456789abcdef0123456789abcdef\n'
+OUR_KEY = message({1: message({2: message({1: b'convene/leader', 2: 3, 5: b'd', 6: 7})})})
+SECRETS = {
+    'token': (0, b'\0' + TOKEN), 'kept': (0, b'\1r' + TOKEN + b'r\n'), 'token_space': (0, b'\0' + TOKEN[:20] + b' ' + TOKEN),
+    'cookie': (1, b'\0\x17__Host-convene-0=1; a=b'), 'guesses': (1, b'\2\3abc' * 11), 'basic': (1, b'\4\x0aBasic YTpi\5\x08Bearer x'),
+    'applied': (2, message({1: message({3: 9}), 2: 1})), 'ours': (2, message({2: 0, 3: OUR_KEY})),
+    'fenced': (2, message({3: OUR_KEY}) + message({3: message({1: message({2: message({1: b'convene/counter', 5: b'7 1'})})})})),
+    'leads': (3, b'\0\0\0\1\7\0\1\7\1\1\4\1\1\4'), 'loses': (3, b'\1\x80\x14\0\1\1\x07\0\xff\0\1\4\0\x80'),
+}
+
 
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
@@ -434,6 +445,7 @@ def main() -> int:
     write_all(sys.argv[5], {name: bytes([reader]) + data for name, (reader, data) in CHATS.items()})
     write_all(sys.argv[6], {name: bytes([reader]) + data for name, (reader, data) in WEIGHTS.items()})
     write_all(sys.argv[7], TLS)
+    write_all(sys.argv[8], {name: bytes([reader]) + data for name, (reader, data) in SECRETS.items()})
     return 0
 
 
