@@ -76,6 +76,7 @@ struct WorkerReading {
   int64_t memory_bytes = 0;
   int64_t memory_peak_bytes = 0;
   int place = 0;
+  double mfu = 0;
   int pid = 0;  // of the process that tells, as it sees itself
   // The rank that a collective of this worker waits for, of all ranks; -1: none waits. Only of a
   // worker that tells it.

@@ -53,6 +53,7 @@ std::vector<rendezvous::RankProgress> RankReports::Report(
     told.memory_bytes = reading.memory_bytes;
     told.memory_peak_bytes = reading.memory_peak_bytes;
     told.place = reading.place;
+    told.mfu = reading.mfu;
     // Of a worker that makes steps it is a wait of an instant; of a stopped process it is a wait
     // that may have ended long ago.
     told.awaits = is_new || told.steps > 0 || reading.is_stopped ? "" : reading.awaits;

@@ -22,7 +22,8 @@ WorkerReading AfterStep(int64_t step) {
           .loss = 2.5,
           .memory_bytes = 70,
           .memory_peak_bytes = 80,
-          .place = 3};
+          .place = 3,
+          .mfu = 0.4};
 }
 
 TEST_CASE("times are means of the steps since the last report") {
@@ -37,6 +38,7 @@ TEST_CASE("times are means of the steps since the last report") {
   CHECK(told[0].memory_peak_bytes == 80);
   CHECK(told[0].loss == 2.5);
   CHECK(told[0].place == 3);
+  CHECK(told[0].mfu == 0.4);
 
   told = reports.Report({{2, AfterStep(15)}}, At(3));
   CHECK(told[0].steps == 5);

@@ -65,6 +65,7 @@ void ReadFacts(const contract::ProgressPage& page, WorkerReading& reading) {
     reading.memory_peak_bytes = Count(page.memory_peak_bytes);
   }
   if ((page.flags & contract::kProgressTellsLossFlag) != 0) reading.loss = page.loss;
+  reading.mfu = 1e-6 * page.mfu_millionths;
   reading.place = static_cast<int>(std::min<uint32_t>(page.place, INT32_MAX));
 }
 

@@ -90,6 +90,7 @@ TEST_CASE_METHOD(Fixture, "the second part is read where its flags say that it i
   bytes.memory_peak_bytes = 99;
   bytes.loss = 1.5;
   bytes.place = 2;
+  bytes.mfu_millionths = 413000;
   auto reading = Write();
   REQUIRE(reading.has_value());
   CHECK(reading->times.compute == absl::ZeroDuration());
@@ -97,6 +98,7 @@ TEST_CASE_METHOD(Fixture, "the second part is read where its flags say that it i
   CHECK(reading->memory_bytes == 0);
   CHECK(reading->loss == 0);
   CHECK(reading->place == 2);
+  CHECK(reading->mfu == Approx(0.413));
   bytes.flags = contract::kProgressTellsTimesFlag | contract::kProgressTellsTokensFlag |
                 contract::kProgressTellsMemoryFlag | contract::kProgressTellsLossFlag;
   reading = Write();

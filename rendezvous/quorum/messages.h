@@ -89,7 +89,8 @@ struct RankProgress {
   // "all_reduce #17 of dp waits for rank 3", of a worker that finished no step since its last
   // report; "": it waits for none, or does not tell.
   std::string awaits;
-  int steps = 0;  // the means are of so many steps; 0: they are older ones
+  int steps = 0;   // the means are of so many steps; 0: they are older ones
+  double mfu = 0;  // model FLOPs utilization of the last step, as a share of the device's peak
 };
 
 struct Heartbeat {

@@ -34,14 +34,18 @@ TrainingSample SampleOf(const JobView& view) {
   TrainingSample sample;
   sample.is_running = view.phase == "running";
   sample.epoch = view.epoch;
-  double loss_sum = 0;
-  int losses = 0;
+  double loss_sum = 0, mfu_sum = 0;
+  int losses = 0, utilizations = 0;
   for (const NodeView& node : view.nodes) {
     if (node.group_rank < 0) continue;
     for (const RankProgress& rank : node.ranks) {
       if (rank.loss != 0) {
         loss_sum += rank.loss;
         sample.loss = loss_sum / ++losses;
+      }
+      if (rank.mfu > 0) {
+        mfu_sum += rank.mfu;
+        sample.mfu = mfu_sum / ++utilizations;
       }
       if (rank.tokens_per_second > 0) {
         sample.tokens_per_second = sample.tokens_per_second.value_or(0) + rank.tokens_per_second;

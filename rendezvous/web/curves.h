@@ -24,6 +24,7 @@ struct TrainingSample {
   std::optional<double> steps_per_second;   // of the slowest
   std::optional<double> loss;               // the mean over the ranks that tell one
   std::optional<double> tokens_per_second;  // the whole job's
+  std::optional<double> mfu;                // the mean over the ranks that tell it
   bool is_running = false;                  // the job's phase is "running"
   bool is_checkpointing = false;            // a rank is in the phase "checkpoint"
   Epoch epoch;

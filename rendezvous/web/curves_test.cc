@@ -28,8 +28,10 @@ MonotonicTime At(double seconds) { return MonotonicTime::FromEpoch(absl::Seconds
 TEST_CASE("a sample is of the slowest node, sums tokens, and hears only ranks of the epoch") {
   JobView job = Job(10);
   job.nodes[1].progress = WorkerProgress{9, 1.5, "checkpoint"};
-  job.nodes[0].ranks = {{.loss = 2, .tokens_per_second = 100},
-                        {.loss = 4, .tokens_per_second = 50}};
+  // Of one job a rank tells the MFU for all, of another each rank tells its own.
+  job.nodes[0].ranks = {{.loss = 2, .tokens_per_second = 100, .mfu = 0.25},
+                        {.loss = 4, .tokens_per_second = 50, .mfu = 0.75},
+                        {}};
   job.nodes.push_back(job.nodes[0]);
   job.nodes[2].group_rank = -1;
   job.nodes[2].progress->step = 1;
@@ -38,6 +40,7 @@ TEST_CASE("a sample is of the slowest node, sums tokens, and hears only ranks of
   CHECK(sample.steps_per_second == 1.5);
   CHECK(sample.loss == 3);
   CHECK(sample.tokens_per_second == 150);
+  CHECK(sample.mfu == 0.5);
   CHECK(sample.is_checkpointing);
   const TrainingSample none = SampleOf(JobView());
   CHECK_FALSE(none.step.has_value());

@@ -135,6 +135,9 @@ void WriteTraining(const std::vector<JobView>& views, const CurvesOf& curves_of,
           [](const JobView& view) { return SampleOf(view).tokens_per_second; });
   per_run("convene_training_loss", "Loss of the last step, the mean over the ranks that tell it.",
           [](const JobView& view) { return SampleOf(view).loss; });
+  per_run("convene_training_mfu_ratio",
+          "Model FLOPs utilization of the last step, with all scores of attention (PaLM).",
+          [](const JobView& view) { return SampleOf(view).mfu; });
   per_run("convene_training_goodput_ratio",
           "Share of the job's time in which it made steps that it keeps, since this daemon began.",
           [&](const JobView& view) { return GoodputOf(view.job_id, curves_of); });

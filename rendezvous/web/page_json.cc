@@ -94,6 +94,7 @@ void AddSummary(const JobView& view, const CurvesOf& curves_of, Json* json) {
            view.restart_count);
   json->Key("sample").Row(sample.step, sample.steps_per_second, sample.loss,
                           sample.tokens_per_second);
+  json->Key("mfu").Add(sample.mfu);
   json->Key("goodput").Add(GoodputOf(view.job_id, curves_of));
   json->Key("stragglers").Add(view.stragglers.size());
   json->Key("failure").Add(view.last_failures.empty()

@@ -17,7 +17,7 @@ inline constexpr size_t kMostPageNodes = 4096;
 
 // /api/jobs: for each job a few words and numbers.
 //   {"jobs":[{"id":..,"phase":..,"epoch":..,"why":..,"nodes":[in the epoch, all, min, max],
-//    "restarts":[spent, most],"sample":[step, steps/s, loss, tokens/s],"goodput":..,
+//    "restarts":[spent, most],"sample":[step, steps/s, loss, tokens/s],"mfu":..,"goodput":..,
 //    "stragglers":..,"failure":the newest one or ""}]}
 // A number that is not told is null.
 std::string JobsJson(const std::vector<JobView>& views, const CurvesOf& curves_of);

@@ -125,7 +125,7 @@ std::string JobLine(const JobView& job) {
                       Restarts(job));
 }
 
-// "step 1200, 3.25 steps/s, loss 2.31, 41200 tokens/s"; "" when nothing is told.
+// "step 1200, 3.25 steps/s, loss 2.31, 41200 tokens/s, MFU 41.3 %"; "" when nothing is told.
 std::string TrainingLine(const JobView& job) {
   const TrainingSample sample = SampleOf(job);
   std::vector<std::string> parts;
@@ -141,6 +141,7 @@ std::string TrainingLine(const JobView& job) {
   add("", 3, " steps/s", sample.steps_per_second);
   add("loss ", 5, "", sample.loss);
   add("", 6, " tokens/s", sample.tokens_per_second);
+  if (sample.mfu.has_value()) parts.push_back(absl::StrFormat("MFU %.1f %%", 100 * *sample.mfu));
   return absl::StrJoin(parts, ", ");
 }
 

@@ -69,6 +69,7 @@ void CopyFields(Is<RankProgress> auto& value, auto& wire) {
   CONVENE_FIELD(memory_peak_bytes);
   CONVENE_FIELD(place);
   CONVENE_FIELD(steps);
+  CONVENE_FIELD(mfu);
   CONVENE_FIELD_CLEAN(CutAwaits, awaits);
 }
 

@@ -49,6 +49,12 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual((code, sequence, step, flags, phase.rstrip(b'\0')), (0, 2, 3, 1, b'validation'))
         self.assertEqual(pid, int(text))
 
+    def test_the_use_of_the_machine_is_told_in_millionths(self):
+        for mfu, millionths in ((0.413, 413000), (-1, 0), (float('nan'), 0), (1e9, 2**32 - 1)):
+            code, text = self.run_script(f'progress.Progress().tell(3, mfu=float("{mfu}"))')
+            with open(self.page, 'rb') as file:
+                self.assertEqual((code, text, *struct.unpack_from('<I', file.read(), 132)), (0, '', millionths))
+
     def test_a_number_of_any_kind_ends_no_worker(self):
         """A clock goes back, a sum of a float mask, a loss that is lost: a page has whole numbers, and no number counts 0."""
         code, text = self.run_script('p = progress.Progress()\nfor odd in (-1e-9, float("nan"), float("inf"), 1e40, 2.0):\n'

@@ -28,7 +28,7 @@ def fake_job(nodes, workers, step, run="llama-70b", now=None):
         rank_rows.append([rank // workers, rank, step, 3.2, "step", compute, 312 - compute, 1.2, 0.4, 1.7, 410e3 / (nodes * workers),
                           61 << 30, (64 << 30) + ((rank * 31) % 7 << 29)])
     return {"id": run, "phase": "running", "epoch": 2, "why": f"all {nodes} nodes are there", "nodes": [nodes, nodes, nodes, nodes],
-            "restarts": [1, 5, 1], "sample": [step, 3.2, 1.7, 410e3], "goodput": 0.953, "stragglers": 1, "failure": events[2][3],
+            "restarts": [1, 5, 1], "sample": [step, 3.2, 1.7, 410e3], "mfu": 0.413, "goodput": 0.953, "stragglers": 1, "failure": events[2][3],
             "node_rows": node_rows, "rank_rows": rank_rows, "failures": [[1, events[2][3], 1430]], "events": events,
             "stragglers_now": [["rank", 3, "node0000.cluster.example", 0.31, "its compute takes 312 ms a step, the others' 240 ms", 300]],
             "incidents": [[1, 1, "kill", events[2][3], events[2][1]]], "curve": curve}

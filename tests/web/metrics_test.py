@@ -21,7 +21,7 @@ class MetricsTest(ConveneTestCase):
         told = wait_until(lambda: re.search(r"serving the rendezvous on 127\.0\.0\.1:(\d+)", self.output(daemon)), 20, "the daemon's port")
         self.port = int(told.group(1))
         job = self.start(CONVENE, "run", "--nproc-per-node", 2, "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "run \"1\"",
-                         find_program(CONVENE_TRAIN), *self.train_arguments(steps=100000))
+                         find_program(CONVENE_TRAIN), *self.train_arguments(steps=100000, peak_tflops=0.1))
         self.text = wait_until(self.measured, 60, "a job that tells its times and loss")
         job.terminate()
         job.wait(30)
@@ -31,7 +31,7 @@ class MetricsTest(ConveneTestCase):
         self.addCleanup(client.close)
         client.request("GET", "/metrics")
         text = client.getresponse().read().decode()
-        wanted = ("convene_training_loss{", "convene_training_goodput_ratio{", 'convene_rank_step_compute_seconds{run="run \\"1\\"",rank="1"}')
+        wanted = ("convene_training_loss{", "convene_training_goodput_ratio{", "convene_training_mfu_ratio{", 'convene_rank_step_compute_seconds{run="run \\"1\\"",rank="1"}')
         return text if all(each in text for each in wanted) else None
 
     @unittest.skipUnless(PROMTOOL, "SKIPPED: no promtool (tools/install_packages page)")

@@ -29,7 +29,8 @@
 //   120     8     loss, f64: of the last finished step                          kTellsLoss
 //   128     4     place, u32: workers of the same place do the same work (a pipeline's stage,
 //                 counted from 1); 0: all do
-//   132     4     reserved, 0
+//   132     4     model FLOPs utilization of the last step, u32: millionths of the device's peak;
+//                 0: not told. One worker may tell the job's mean
 //
 // The third part: the collective of this worker that waits for another rank, of several the one
 // that began to wait first, one beside the training last. Another thread may write it than the one
@@ -76,7 +77,7 @@ struct ProgressPage {
   uint64_t memory_peak_bytes;
   double loss;
   uint32_t place;
-  uint32_t reserved_too;
+  uint32_t mfu_millionths;
 
   uint64_t awaits_sequence;
   uint64_t awaits_number;

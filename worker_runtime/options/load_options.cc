@@ -411,6 +411,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.comm_log = config.comm_log();
   CONVENE_RETURN_IF_ERROR(ResolveTrace(config, &options));
   options.log_every = config.log_every();
+  options.peak_tflops = config.peak_tflops();
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();
   options.validation_samples = config.validation_samples();

@@ -53,6 +53,10 @@ absl::Status ValidateCounts(const TrainOptions& options) {
                      ": each rank keeps as many copies of other ranks"));
   }
   CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
+  if (!(options.peak_tflops >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("peak_tflops ", options.peak_tflops, " must not be negative"));
+  }
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));
   // All other code counts sample and token positions in int64.

@@ -151,6 +151,7 @@ struct TrainOptions {
   std::string metrics_file;     // "" = none
   std::string tensorboard_dir;  // the same
   int64_t log_every = 0;
+  double peak_tflops = 0;  // of a device, for the MFU; 0: as the planner knows the GPU
   double validation_fraction = 0;
   int64_t validation_every = 0;  // 0 = only at the end
   int64_t validation_samples = 0;

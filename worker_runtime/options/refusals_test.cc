@@ -183,6 +183,7 @@ const Refused kRefused[] = {
      {"--model=moe-tiny", "--expert-memory-factor=0"},
      "expert_memory_factor 0",
      {}},
+    {"a negative peak", 1, {"--peak-tflops=-1"}, "peak_tflops -1", {}},
     // Sequence, batch and rows.
     {"no sequence", 1, {"--sequence-length=0"}, "sequence_length 0", {"sequence_length"}},
     {"rows over tp",

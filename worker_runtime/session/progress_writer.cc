@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,8 @@ void WriteFacts(const ProgressFacts& facts, ProgressPage& page) {
   page.memory_peak_bytes = static_cast<uint64_t>(facts.memory_peak_bytes);
   page.loss = facts.loss.value_or(0);
   page.place = facts.place;
+  page.mfu_millionths =
+      static_cast<uint32_t>(std::lround(1e6 * std::clamp(facts.mfu, 0.0, 1000.0)));
 }
 
 template <size_t kSize>

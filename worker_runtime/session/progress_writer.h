@@ -27,6 +27,7 @@ struct ProgressFacts {
   int64_t memory_bytes = 0;  // 0: not told
   int64_t memory_peak_bytes = 0;
   uint32_t place = 0;
+  double mfu = 0;  // a share of the device's peak; 0: not told
 };
 
 // The wait of a collective for another rank: the page's third part.

@@ -63,6 +63,7 @@ TEST_CASE_METHOD(Page, "facts are told with the next step, and a flag says which
   facts.loss = 1.25;
   facts.memory_bytes = 10;
   facts.memory_peak_bytes = 11;
+  facts.mfu = 0.413;
   (*writer)->Tell(2, "step");
   const contract::ProgressPage page = Read();
   CHECK(page.flags == (1 | contract::kProgressTellsTimesFlag | contract::kProgressTellsTokensFlag |
@@ -76,6 +77,7 @@ TEST_CASE_METHOD(Page, "facts are told with the next step, and a flag says which
   CHECK(page.memory_peak_bytes == 11);
   CHECK(page.loss == 1.25);
   CHECK(page.place == 4);
+  CHECK(page.mfu_millionths == 413000);
 }
 
 TEST_CASE_METHOD(Page, "the wait for a rank has a sequence of its own, and ends") {

@@ -218,14 +218,18 @@ void Reporter::AddUse(absl::Duration step_time, absl::Duration data_time, StepMe
   metrics.host_memory_peak_bytes = HostMemoryPeak();
   if (!peak_.has_value()) return;
   const Utilization mfu = MfuOf(metrics.tokens_per_second);
-  metrics.mfu_full_attention = mfu.full_attention;
+  metrics.mfu_full_attention = mfu_ = mfu.full_attention;
   metrics.mfu_causal_attention = mfu.causal_attention;
 }
 
 void Reporter::SetGpu(absl::string_view description) {
-  const std::optional<Gpu> gpu = GpuOfDevice(description);
-  if (!gpu.has_value()) return;
-  peak_ = PeakOf(*gpu, options_.precision.value_or(DType::kBFloat16), options_.float8);
+  if (options_.peak_tflops > 0) {
+    peak_ = 1e12 * options_.peak_tflops;
+  } else if (const std::optional<Gpu> gpu = GpuOfDevice(description); gpu.has_value()) {
+    peak_ = PeakOf(*gpu, options_.precision.value_or(DType::kBFloat16), options_.float8);
+  } else {
+    return;
+  }
   ModelCounts counts(options_.model);
   flops_ = FlopsOf(options_.model, options_.sequence_length, counts);
 }

@@ -46,8 +46,11 @@ class Reporter final : public SaveListener {
   // `data_time`: of step_time, this rank waited for samples.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time, absl::Duration data_time = absl::ZeroDuration());
-  // Steps tell their MFU from now on, if the planner knows the GPU by this name.
+  // Steps tell their MFU from now on, if TrainOptions::peak_tflops or the planner, which knows the
+  // GPU by this name, tell the peak.
   void SetGpu(absl::string_view description);
+  // Of the last step, with all scores of attention; 0: not known.
+  double mfu() const { return mfu_; }
   // `validation_loss`: nats a target that counts. A line that HasValidation is not written again.
   absl::Status Validation(const ValidationMetrics& validation);
   absl::Status Sample(const SampleMetrics& sample);
@@ -124,6 +127,7 @@ class Reporter final : public SaveListener {
   bool told_of_pieces_ = false;
   std::optional<double> peak_;  // FLOP/s of a GPU
   TokenFlops flops_;            // meaningful with peak_
+  double mfu_ = 0;
   absl::Duration kept_time_, data_time_, checkpoint_time_;
   // kept_time_ after each step from first_step_ on; only of a training that may go back.
   std::vector<absl::Duration> kept_after_;

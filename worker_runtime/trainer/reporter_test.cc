@@ -65,6 +65,23 @@ TEST_CASE("a step on a GPU that the planner knows tells how much of it the step 
   CHECK(*history->steps[2].mfu_full_attention == Approx(2 * *history->steps[1].mfu_full_attention));
 }
 
+TEST_CASE("a peak that the user tells counts on any device, and before the planner's") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.model = *NamedModel("llama-tiny");
+  options.peak_tflops = 2;
+  auto reporter = Reporter::Create(options, OfFour(1), {2, 2, 1}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK((*reporter)->mfu() == 0);
+  ModelCounts counts(options.model);
+  const TokenFlops flops = FlopsOf(options.model, options.sequence_length, counts);
+  for (const char* device : {"CPU", "NVIDIA H100 80GB HBM3"}) {
+    (*reporter)->SetGpu(device);
+    CHECK_OK((*reporter)->Step(1, {.loss = 1, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
+    CHECK((*reporter)->mfu() == Approx(32 * (flops.products + flops.full_attention) / 2e12));
+  }
+}
+
 TEST_CASE("steps and validations become lines of the metrics file") {
   const TempDir directory;
   const TrainOptions options = Options(directory);

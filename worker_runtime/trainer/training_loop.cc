@@ -274,7 +274,10 @@ absl::Status Training::Report(const StepResult& result, absl::Duration step_time
             ? WhyEmpty(step_)
             : WhySkipped(result.why, result.loss, result.grad_norm, result.limits, step_));
   }
-  return reporter_->Step(step_, result, LearningRate(step_), step_time, data_time);
+  const absl::Status told =
+      reporter_->Step(step_, result, LearningRate(step_), step_time, data_time);
+  progress_.facts().mfu = reporter_->mfu();
+  return told;
 }
 
 absl::Status Training::Record(const StepResult& result) {

@@ -67,6 +67,7 @@ class JobPage {
       ["steps/s", orDash(speed, short), ""],
       ["loss", orDash(loss, short), ""],
       ["tokens/s", orDash(tokens, short), ""],
+      ["MFU", orDash(job.mfu, (share) => `${(100 * share).toFixed(1)} %`), "", "model FLOPs utilization: the model's arithmetic of the last step, as a share of the devices' peak"],
       ["goodput", orDash(job.goodput, (share) => `${Math.round(100 * share)} %`), "", "the share of the time in which the job made steps that it keeps"],
       ["nodes", `${job.nodes[0]}`, job.nodes[1] > job.nodes[0] ? `+ ${job.nodes[1] - job.nodes[0]} beside` : `of ${job.nodes[3]}`],
       ["epoch", `${job.epoch}`, ""],

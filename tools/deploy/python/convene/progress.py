@@ -86,13 +86,15 @@ class Progress:
              tokens: Optional[int] = None,
              loss: Optional[float] = None,
              memory_bytes: int = 0,
-             memory_peak_bytes: int = 0) -> None:
+             memory_peak_bytes: int = 0,
+             mfu: float = 0) -> None:
         """step: the last finished one. The rest is of the time since the last call, and optional.
 
         compute_s: this worker's own work; not given, all time that is not of the other three. wait_s: for other ranks, in collectives and
         receives; without it the agent is told no times. data_s: for samples. checkpoint_s: for saves. tokens: that this worker trained on
         (workers that share the work on a token share the count).
         memory_bytes, memory_peak_bytes: of the device (else the agent looks at the process).
+        mfu: model FLOPs utilization of the last step, as a share of the device's peak: 0.41.
         """
         if self._page is None:
             return
@@ -119,6 +121,6 @@ class Progress:
         dumps = _DUMPS_ON_SIGNAL if self._dumps and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL else 0
         self._page[8:16] = struct.pack('<Q', self._sequence + 1)
         self._page[16:136] = struct.pack('<qQII24s7QdII', _count(step, -_MOST), now, self._flags | dumps, self._pid,
-                                         phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, 0)
+                                         phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, min(_count(1e6 * mfu), 2**32 - 1))
         self._sequence += 2
         self._page[8:16] = struct.pack('<Q', self._sequence)
