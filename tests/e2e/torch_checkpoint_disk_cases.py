@@ -67,8 +67,12 @@ def disk():
     if dist.get_rank() == 0:
         os.unlink([name for name in files('disk') if '/step-6.' in name][0])
     dist.barrier()
+    # A file that was cut.
+    cut = [name for name in files('disk') if '/step-8.' in name][0]
+    os.truncate(cut, 5000)
+    del said[:]
     checkpoint, found = begun('disk')
-    assert found[0] == 5
+    assert found[0] == 5 and [line.endswith(f'{os.path.basename(cut)} is not whole, and is not loaded') for line in said] == [True], said
     assert 'of 2 ranks' in words(lambda: begun('disk', replicated=True), ValueError)
     assert checkpoint.save(state_of(9), 9)
     checkpoint.wait()
@@ -169,9 +173,9 @@ def full_disk():
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
     assert checkpoint.save(state_of(3), 3)
-    assert 'step 3 is not on disk, an older one is: [Errno 27]' in words(checkpoint.wait, OSError)
+    assert 'step 3 is not on disk: [Errno 27]' in words(checkpoint.wait, OSError)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert 'step 3 is not on disk, an older one is' in said[-1] and not glob.glob(f'{FOLDER}/full/*rank-{dist.get_rank()}-*.part'), said
+    assert 'step 3 is not on disk: ' in said[-1] and not glob.glob(f'{FOLDER}/full/*rank-{dist.get_rank()}-*.part'), said
     assert begun('full')[1][0] == 3  # memory has it
     forget_memory()
     checkpoint, found = begun('full')

@@ -258,6 +258,8 @@ class Checkpoint:
         found, why = in_memory, ''
         try:
             found = _Readable([*in_memory.places, *(self._folder.copies() if self._folder else ())])
+            for path in self._folder.damaged() if self._writes_here else ():
+                _log.warning('%s is not whole, and is not loaded', path)
         except OSError as error:
             why = str(error)
         held, problems = zip(*self._tell_any((found.held(), why)))
@@ -392,7 +394,7 @@ class Checkpoint:
                 self._folder.write(name, window)
                 self._lost = None
             except OSError as error:
-                _log.warning('step %d is not on disk, an older one is: %s', name[1], error)
+                _log.warning('step %d is not on disk: %s', name[1], error)
                 self._lost = name[1], str(error)
 
         self._written[half] = self._behind.submit(run)
@@ -416,4 +418,4 @@ class Checkpoint:
         for half in copies.HALVES:
             self._wait_for(half)
         if self._lost is not None:
-            raise OSError(f'convene.checkpoint: step {self._lost[0]} is not on disk, an older one is: {self._lost[1]}')
+            raise OSError(f'convene.checkpoint: step {self._lost[0]} is not on disk: {self._lost[1]}')

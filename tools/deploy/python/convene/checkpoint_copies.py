@@ -333,19 +333,23 @@ class Folder:
 
     def copies(self) -> List[Place]:
         """Of all ranks, the whole ones."""
-        found = []
-        for entry in self._whole():
-            path = os.path.join(self._path, entry)
-            try:
-                fd = os.open(path, os.O_RDONLY)
-            except OSError:  # removed since
-                continue
-            header = find(fd, 0)
-            is_whole = header and os.fstat(fd).st_size == header.data_offset + header.data_bytes + _SEAL.size
-            os.close(fd)
-            if is_whole:
-                found.append(Place(path, 0, header))
-        return found
+        return [place for entry in self._whole() if (place := self._place(entry))]
+
+    def damaged(self) -> List[str]:
+        """This rank's files that have their names and are not whole: something has cut them since."""
+        owned = [entry for entry in self._whole() if self._numbers(entry)[1] == self._owned and not self._place(entry)]
+        return [path for path in (os.path.join(self._path, entry) for entry in owned) if os.path.exists(path)]
+
+    def _place(self, entry: str) -> Optional[Place]:
+        path = os.path.join(self._path, entry)
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:  # removed since
+            return None
+        header = find(fd, 0)
+        is_whole = header and os.fstat(fd).st_size == header.data_offset + header.data_bytes + _SEAL.size
+        os.close(fd)
+        return Place(path, 0, header) if is_whole else None
 
     def _entries(self) -> List[str]:
         """None where the folder is gone: the next write makes it anew."""
