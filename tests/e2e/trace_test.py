@@ -59,7 +59,7 @@ class TraceTest(ConveneTestCase):
             open_until.append(end_of(event))
 
     def test_the_passes_of_a_pipeline_are_shown_on_one_clock(self):
-        # Rank 0 watches step 4, too, for its table.
+        # All ranks watch step 4, too, for their table.
         text = self.train(4, "--trace", "steps=5:6", "--comm-log")
         self.assertIn("trace of steps 5 to 6: ", text)
         self.assertIn("communication of 3 steps", text)

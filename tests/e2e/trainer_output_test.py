@@ -298,23 +298,27 @@ class TrainerOutputTest(ConveneTestCase):
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,
             *self.train_arguments(validation_every=4, pp_size=2), "--comm-log"), 60)
         self.assertIn("communication of 27 steps", text)
-        self.assertIn("[0] these are the figures of rank 0 (pp 0, dp 0); --trace shows what all ranks do\n", text)
+        self.assertIn("[0] each line has the figures of the rank with the median time; in a group the rank with the shortest time came last\n", text)
         table = text.partition("communication of")[2]
         lines = {name: figures.split() for name, figures in re.findall(r"^\[0\] (\w[\w ]+?)  +(\d[^\n]*)$", table, re.MULTILINE)}
         self.assertEqual(set(lines), {"dp reduce_scatter", "dp gather all_gather", "world all_reduce", "pp send", "pp recv"})
-        calls, megabytes, milliseconds, algbw, busbw, _ = lines["dp reduce_scatter"]
-        self.assertEqual(calls, "1.0")
+        ranks, calls, megabytes, milliseconds, algbw, busbw, _, *ends = lines["dp reduce_scatter"]
+        self.assertEqual((ranks, calls), ("4", "1.0"))
+        shortest, longest = float(ends[0]), float(ends[3])
+        self.assertLessEqual(shortest, float(milliseconds))
+        self.assertLessEqual(float(milliseconds), longest)
+        self.assertEqual(len({ends[2], ends[5]} & {"0,", "1,", "2,", "3,", "0", "1", "2", "3"}), 2)
         self.assertAlmostEqual(float(algbw), float(megabytes) / float(milliseconds), delta=0.05 * float(algbw) + 0.001)
         self.assertAlmostEqual(float(busbw), float(algbw) / 2, delta=0.001)  # (n - 1) / n of two ranks
-        self.assertEqual(lines["pp recv"][:2], ["4.0", "0.008"])  # a row of 32 x 64 floats
-        self.assertEqual(lines["pp recv"][3:], ["-", "-", "-"])
+        self.assertEqual(lines["pp recv"][:3], ["4", "4.0", "0.008"])  # a row of 32 x 64 floats
+        self.assertEqual(lines["pp recv"][4:7], ["-", "-", "-"])
 
     def test_tokens_go_to_experts_beside_the_shared_ones(self):
         # Large shared experts, so that the way of the tokens has much to hide behind.
         text = self.finish(self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", "2", CONVENE_TRAIN,
             *self.train_arguments(model="deepseek-tiny", layers=3, ep_size=2, shared_ffn_size=1024, validation_every=0), "--comm-log"), 120)
-        line = re.search(r"^\[0\] ep all_to_all_v .* ([\d.]+)%$", text, re.MULTILINE)
+        line = re.search(r"^\[0\] ep all_to_all_v .* ([\d.]+)%  ", text, re.MULTILINE)
         self.assertIsNotNone(line, text)
         self.assertGreater(float(line[1]), 0)
 

@@ -9,6 +9,8 @@ GATHER = f'{PROFILE}/trace_gather.cc'
 REPORTS = 'worker_runtime/trainer/op_reports.cc'
 CUDA = 'worker_runtime/device/cuda/cuda_profile.cc'
 HOST = 'worker_runtime/device/host_profile.cc'
+TABLE = f'{PROFILE}/comm_table.cc'
+COMM_GATHER = f'{PROFILE}/comm_gather.cc'
 LOGGED = f'//{PROFILE}:comm_log_test'
 TRACED = f'//{PROFILE}:trace_test'
 WAITS = f'{PROFILE}/wait_sample.cc'
@@ -25,6 +27,13 @@ MUTATIONS = [
              'computing_.begin() + computing_before_);', 'computing_.end());', LOGGED),
     Mutation("a collective of the main stream hides another stream's", LOG,
              'Count(span, 0);\n', 'Count(span, 0);\n      computing_.push_back({span.begin, span.end});\n', LOGGED),
+    Mutation('the slowest rank stands for all', TABLE, '(line.size() - 1) / 2', 'line.size() - 1', LOGGED),
+    Mutation('lines of two operations are one', LOG, ' && std::strcmp(a.operation, b.operation) == 0', '', LOGGED),
+    Mutation('a rank is named by its place in the order of times', TABLE, 'emplace_back(static_cast<int>(rank), &one)',
+             'emplace_back(static_cast<int>(line->size()), &one)', LOGGED),
+    Mutation('lines that a rank has not are its lines', COMM_GATHER, 'line.operation[0] == 0', 'line.axis[0] == 1', LOGGED),
+    Mutation('only rank 0 counts its collectives', REPORTS.replace('.cc', '.h'), 'return options_.comm_log || (options_.profile && reporter_ != nullptr);',
+             'return (options_.comm_log || options_.profile) && reporter_ != nullptr;', '//tests/e2e:trainer_output_test'),
     Mutation('an all-reduce counts as one half of itself', 'worker_runtime/comm/collective.h', 'return 2 * others;', 'return others;', LOGGED),
     Mutation("a rank's clock is moved the wrong way", TRACE, 'since_epoch() + offset_', 'since_epoch() - offset_', TRACED),
     Mutation('a slice of a trace has its own rounded length', TRACE, 'Nanoseconds(end) - from', 'absl::ToInt64Nanoseconds(end - begin)', TRACED),

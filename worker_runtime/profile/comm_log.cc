@@ -2,23 +2,27 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "worker_runtime/comm/collective.h"
 
 namespace convene::worker {
 namespace {
 
 bool Communicates(const OpSpan& span) { return span.detail.operation != nullptr; }
 
-bool IsMessage(absl::string_view operation) { return operation == kSend || operation == kReceive; }
+// Cut to the room, with a zero behind it.
+template <size_t kRoom>
+void Put(absl::string_view text, char (&room)[kRoom]) {
+  std::copy_n(text.begin(), std::min(text.size(), kRoom - 1), room);
+}
 
 }  // namespace
+
+bool IsSameLine(const CommLine& a, const CommLine& b) {
+  return std::strcmp(a.axis, b.axis) == 0 && std::strcmp(a.operation, b.operation) == 0;
+}
 
 double CommLog::HiddenSeconds(const OpSpan& span) const {
   auto interval =
@@ -34,14 +38,13 @@ double CommLog::HiddenSeconds(const OpSpan& span) const {
 void CommLog::Count(const OpSpan& span, double hidden_seconds) {
   const OpDetail& detail = span.detail;
   if (detail.ranks <= 1) return;
-  auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& known) {
-    return std::strcmp(known.op, span.op) == 0 &&
-           std::strcmp(known.operation, detail.operation) == 0;
-  });
-  if (line == lines_.end()) {
-    lines_.push_back({.op = span.op, .operation = detail.operation, .ranks = detail.ranks});
-    line = std::prev(lines_.end());
-  }
+  CommLine counted = {.ranks = detail.ranks};
+  Put(absl::StripPrefix(span.op, kCommunicationPrefix), counted.axis);
+  Put(detail.operation, counted.operation);
+  std::vector<CommLine>& lines = sheet_.lines;
+  auto line = std::find_if(lines.begin(), lines.end(),
+                           [&](const CommLine& known) { return IsSameLine(known, counted); });
+  if (line == lines.end()) line = lines.insert(line, counted);
   ++line->calls;
   line->bytes += detail.bytes;
   line->seconds += absl::ToDoubleSeconds(span.end - span.begin);
@@ -56,7 +59,7 @@ void CommLog::Settle(MonotonicTime known) {
 }
 
 void CommLog::Add(absl::Span<const OpSpans> streams) {
-  for (const OpSpans& stream : streams) left_out_ += stream.left_out;
+  for (const OpSpans& stream : streams) sheet_.left_out += stream.left_out;
   const size_t of_last_call = computing_.size() - computing_before_;
   for (const OpSpan& span : streams.front().spans) {
     const bool is_pass = span.detail.microbatch >= 0;
@@ -76,36 +79,9 @@ void CommLog::Add(absl::Span<const OpSpans> streams) {
   computing_before_ = of_last_call;
 }
 
-std::string CommLog::Text(int64_t steps) {
-  if (steps == 0) return "";
+CommSheet CommLog::Sheet() {
   Settle(MonotonicTime::InfiniteFuture());
-  std::stable_sort(lines_.begin(), lines_.end(),
-                   [](const Line& a, const Line& b) { return a.seconds > b.seconds; });
-  std::string text = absl::StrFormat(
-      "%-28s %10s %10s %9s %11s %11s %7s\n", absl::StrFormat("communication of %d steps", steps),
-      "calls/step", "MB/call", "ms/step", "algbw GB/s", "busbw GB/s", "hidden");
-  for (const Line& line : lines_) {
-    const auto calls = static_cast<double>(line.calls);
-    const auto bytes = static_cast<double>(line.bytes);
-    absl::StrAppendFormat(
-        &text, "%-28s %10.1f %10.3f %9.2f ",
-        absl::StrCat(absl::StripPrefix(line.op, kCommunicationPrefix), " ", line.operation),
-        calls / static_cast<double>(steps), bytes / calls / 1e6,
-        1e3 * line.seconds / static_cast<double>(steps));
-    if (IsMessage(line.operation) || line.seconds <= 0) {
-      absl::StrAppendFormat(&text, "%11s %11s %7s\n", "-", "-", "-");
-      continue;
-    }
-    const double algbw = bytes / line.seconds / 1e9;
-    absl::StrAppendFormat(&text, "%11.3f %11.3f %6.1f%%\n", algbw,
-                          algbw * BusFactor(line.operation, line.ranks),
-                          100 * line.hidden_seconds / line.seconds);
-  }
-  if (left_out_ > 0) {
-    absl::StrAppendFormat(&text, "not in this table: %d calls, for which a step had no room\n",
-                          left_out_);
-  }
-  return text;
+  return sheet_;
 }
 
 }  // namespace convene::worker

@@ -1,10 +1,10 @@
-// The table of a rank's collectives, by axis: bytes, time, bandwidth, and how much of the time was
-// hidden behind arithmetic.
+// A rank's collectives, by axis: bytes, time, and how much of the time was hidden behind
+// arithmetic.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -12,6 +12,27 @@
 #include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker {
+
+// The calls of one operation of one axis on one rank. Ranks send it to each other as it is.
+struct CommLine {
+  char axis[32] = {};       // "dp"; longer names are cut
+  char operation[16] = {};  // "reduce_scatter"
+  int64_t ranks = 0;        // of the group
+  int64_t calls = 0;
+  int64_t bytes = 0;
+  double seconds = 0;         // from the calls' begin in their stream to their end
+  double hidden_seconds = 0;  // the part of it during which the main stream computed
+};
+static_assert(std::is_trivially_copyable_v<CommLine>);
+
+// Whether both are of one axis and operation.
+bool IsSameLine(const CommLine& a, const CommLine& b);
+
+// All of one rank.
+struct CommSheet {
+  std::vector<CommLine> lines;
+  int64_t left_out = 0;  // calls for which a step had no room
+};
 
 // PURE. Adds up the calls of a run, and keeps those of two steps at most. Not thread-safe.
 class CommLog {
@@ -21,30 +42,11 @@ class CommLog {
   // was.
   void Add(absl::Span<const OpSpans> streams);
 
-  // One line an axis and operation, the longest first. Groups of one rank are left out. Ends with a
-  // newline.
-  //
-  //   communication of 20 steps    calls/step    MB/call  ms/step  algbw GB/s  busbw GB/s  hidden
-  //   dp reduce_scatter                   4.0      1.049     2.00       2.097       1.049   80.0%
-  //   pp recv                             8.0      0.033     0.30           -           -       -
-  //
-  // MB and GB are powers of ten. ms/step is the sum over the calls, from their begin in their
-  // stream to their end, so it includes the wait for slower ranks. algbw = bytes / time, busbw =
-  // algbw BusFactor (collective.h). hidden: the part of the time during which the main stream was
-  // in an op that is no communication. A message's time is only what the main stream waited for it,
-  // which is not hidden; so it has no bandwidth.
-  std::string Text(int64_t steps);
+  // Of all calls so far; a line an axis and operation, in the order of their first calls. Groups of
+  // one rank are left out.
+  CommSheet Sheet();
 
  private:
-  struct Line {
-    const char* op = nullptr;
-    const char* operation = nullptr;
-    int ranks = 0;
-    int64_t calls = 0;
-    int64_t bytes = 0;
-    double seconds = 0;
-    double hidden_seconds = 0;
-  };
   struct Interval {
     MonotonicTime begin;
     MonotonicTime end;
@@ -56,11 +58,10 @@ class CommLog {
   // work is known.
   void Settle(MonotonicTime known);
 
-  std::vector<Line> lines_;
+  CommSheet sheet_;
   std::vector<Interval> computing_;  // of the main stream in the last two calls, in order
   size_t computing_before_ = 0;      // how many of them are of the last call but one
   std::vector<OpSpan> pending_;      // of the other streams
-  int64_t left_out_ = 0;
 };
 
 }  // namespace convene::worker

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/profile/comm_gather.h"
+#include "worker_runtime/profile/comm_table.h"
 
 namespace convene::worker {
 namespace {
@@ -65,7 +67,7 @@ absl::Status OpReports::Open() {
 
 bool OpReports::PausesAfter(int64_t step) const {
   if (traced_.has_value() && (step + 1 == traced_->first || step == traced_->last)) return true;
-  return HasTables() && step == counted_from_;
+  return (options_.profile || options_.comm_log) && step == counted_from_;
 }
 
 absl::Status OpReports::Watch(int64_t done) {
@@ -121,7 +123,7 @@ absl::Status OpReports::StepDone(int64_t step, MonotonicTime now, absl::Duration
 absl::Status OpReports::WriteTrace() {
   const StepRange steps{.first = trace_.steps.front().step, .last = trace_.steps.back().step};
   progress_.Tell(steps.last, "trace");
-  if (!HasTables() || reporter_ == nullptr) profile_.reset();
+  if (!HasTables()) profile_.reset();
   traced_.reset();
   trace_.rank = host_.rank();
   trace_.place = PlaceText(layout_, host_.rank());
@@ -138,17 +140,22 @@ absl::Status OpReports::WriteTrace() {
   return absl::OkStatus();
 }
 
-std::string OpReports::Text(int64_t steps) {
+absl::StatusOr<std::string> OpReports::Text(int64_t steps) {
   if (!HasTables() || profile_ == nullptr) return "";
   const int64_t counted = steps - counted_from_;
   std::string text;
-  if (options_.profile) text = profile_->Text(counted, absl::ToDoubleSeconds(counted_time_));
+  if (options_.profile && reporter_ != nullptr) {
+    text = profile_->Text(counted, absl::ToDoubleSeconds(counted_time_));
+  }
   if (options_.comm_log) {
     comm_log_.Add(profile_->TakeSpans());
-    absl::StrAppend(&text, comm_log_.Text(counted));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<CommSheet> sheets,
+                             GatherComm(comm_log_.Sheet(), host_));
+    absl::StrAppend(&text, CommTable(sheets, counted));
     if (counted > 0 && host_.size() > 1) {
-      absl::StrAppend(&text, "these are the figures of rank ", host_.rank(), " (",
-                      PlaceText(layout_, host_.rank()), "); --trace shows what all ranks do\n");
+      absl::StrAppend(&text,
+                      "each line has the figures of the rank with the median time; in a group the "
+                      "rank with the shortest time came last\n");
     }
   }
   return text;

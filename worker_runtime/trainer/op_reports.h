@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/comm/collective.h"
@@ -23,11 +24,11 @@
 
 namespace convene::worker {
 
-// One rank's watch over its own steps. Tables are of rank 0 alone; a trace is of all ranks, which
-// all call the same functions with the same steps. Not thread-safe.
+// One rank's watch over its own steps. The profile is of rank 0 alone; the table of collectives and
+// a trace are of all ranks, which all call the same functions with the same steps. Not thread-safe.
 class OpReports {
  public:
-  // Borrows all but the layout. `host`: all ranks; only a trace uses it.
+  // Borrows all but the layout. `host`: all ranks.
   // `reporter`: rank 0's; null on others. `first_step`: the steps that were done before.
   OpReports(const TrainOptions& options, const Layout& layout, Collective& host, Reporter* reporter,
             ProgressWriter& progress, Device& device, int64_t first_step);
@@ -49,14 +50,13 @@ class OpReports {
   // Device::Synchronize's, GatherTrace's.
   absl::Status StepDone(int64_t step, MonotonicTime now, absl::Duration step_time,
                         bool is_update_late);
-  // The tables, at the end of a run of `steps` steps; "" when none is wanted.
-  std::string Text(int64_t steps);
+  // The tables, at the end of a run of `steps` steps; "" when none is wanted. Errors: GatherComm's.
+  absl::StatusOr<std::string> Text(int64_t steps);
 
  private:
-  bool HasTables() const { return options_.profile || options_.comm_log; }
-  bool Counts(int64_t step) const {
-    return HasTables() && reporter_ != nullptr && step > counted_from_;
-  }
+  // Whether this rank's ops are for a table.
+  bool HasTables() const { return options_.comm_log || (options_.profile && reporter_ != nullptr); }
+  bool Counts(int64_t step) const { return HasTables() && step > counted_from_; }
   bool Traces(int64_t step) const {
     return traced_.has_value() && traced_->first <= step && step <= traced_->last;
   }

@@ -455,8 +455,8 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   CONVENE_RETURN_IF_ERROR(MakeSamples().status());
   CONVENE_RETURN_IF_ERROR(Validate().status());
+  CONVENE_ASSIGN_OR_RETURN(const std::string tables, op_reports_->Text(step_));
   if (reporter_ != nullptr) {
-    const std::string tables = op_reports_->Text(step_);
     if (!tables.empty()) reporter_->Say(tables);
     reporter_->Summary(step_);
   }
