@@ -67,7 +67,7 @@ void AddUse(const TrainingSummary& summary,
                         share(summary.checkpoint_time)));
   }
   if (summary.mfu.has_value()) {
-    add("MFU", absl::StrFormat("%.1f %% of %.0f TFLOP/s, with all scores of attention (PaLM); "
+    add("MFU", absl::StrFormat("%.1f %% of %.4g TFLOP/s, with all scores of attention (PaLM); "
                                "%.1f %% with the causal half of them (Megatron)",
                                100 * summary.mfu->full_attention, summary.peak / 1e12,
                                100 * summary.mfu->causal_attention));
