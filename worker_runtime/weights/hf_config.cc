@@ -62,6 +62,22 @@ absl::Status Lacks(absl::string_view key, absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat("\"", key, "\" ", what));
 }
 
+// "; the nearest known one is ..."; "" where none is near.
+std::string NearestKnown(absl::string_view word, const std::vector<std::string>& known) {
+  const std::string nearest = ClosestMatch(word, known);
+  return nearest.empty() ? "" : absl::StrCat("; the nearest known one is \"", nearest, "\"");
+}
+
+// The families whose folders are read, sorted.
+std::vector<std::string> FamilyNames() {
+  std::set<std::string> names;
+  for (const std::string& model : ModelNames()) {
+    const Family& family = *NamedModel(model)->family;
+    if (family.keys.architecture != nullptr) names.insert(family.name);
+  }
+  return {names.begin(), names.end()};
+}
+
 // As config.json has it, cut short.
 std::string Shown(const Value& value) {
   JsonBuffer buffer;
@@ -176,7 +192,12 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     if (&member.value == type || key == "type") continue;
     const auto field = std::find_if(fields.begin(), fields.end(),
                                     [&](const Field& each) { return key == each.key; });
-    if (field == fields.end()) return Lacks(key, "of the rotary positions is not known");
+    if (field == fields.end()) {
+      std::vector<std::string> known = {"rope_type"};
+      for (const Field& each : fields) known.emplace_back(each.key);
+      return Lacks(key,
+                   absl::StrCat("of the rotary positions is not known", NearestKnown(key, known)));
+    }
     CONVENE_RETURN_IF_ERROR(ReadField(member.value, key, *field));
   }
   if (name == "default" || (scaling.factor >= 1 && MemberOf(rope, "factor") != nullptr)) {
@@ -353,7 +374,7 @@ absl::Status Reader::CheckNoRope() {
 }
 
 absl::Status Reader::CheckUnknown() const {
-  const std::set<absl::string_view> harmless =
+  const std::set<std::string> harmless =
       absl::StrSplit(kHarmless, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   for (const auto& member : levels_[0]->GetObject()) {
     const absl::string_view key = TextOf(member.name);
@@ -363,11 +384,13 @@ absl::Status Reader::CheckUnknown() const {
         (key == "original_max_position_embeddings" && config_.rope_scaling.factor == 1) ||
         // Sums of sizes that have keys of their own.
         ((key == "head_dim" || key == "qk_head_dim") && config_.family->latent_attention) ||
-        harmless.contains(key);
+        harmless.contains(std::string(key));
     if (!is_harmless) {
-      return Lacks(key,
-                   "is not known, and may change the arithmetic. Where it does not, take it "
-                   "out of a copy of the file");
+      std::vector<std::string> known(seen_.begin(), seen_.end());
+      known.insert(known.end(), harmless.begin(), harmless.end());
+      return Lacks(
+          key, absl::StrCat("is not known, and may change the arithmetic", NearestKnown(key, known),
+                            ". Where the key does not, take it out of a copy of the file"));
     }
   }
   return absl::OkStatus();
@@ -406,15 +429,18 @@ absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text) {
   CONVENE_ASSIGN_OR_RETURN(const std::string name, root.GetString("model_type"));
   const Family* const family = FamilyNamed(name);
   if (family == nullptr || family->keys.architecture == nullptr) {
-    return Lacks("model_type",
-                 absl::StrCat("is ", name,
-                              ", and no family of models here has this name; the "
-                              "named models of convene-train --help show the families"));
+    const std::vector<std::string> known = FamilyNames();
+    return Lacks(
+        "model_type",
+        absl::StrCat("is \"", name, "\", and no family of models has this name",
+                     NearestKnown(name, known), ". The families are ", absl::StrJoin(known, ", ")));
   }
   if (const std::optional<JsonNode> list = root.Find("architectures"); list.has_value()) {
     const Value& names = list->value();
     if (!names.IsArray() || names.Size() != 1 || names[0] != family->keys.architecture) {
-      return Lacks("architectures", absl::StrCat("is not ", family->keys.architecture));
+      return Lacks("architectures",
+                   absl::StrCat("is ", Shown(names), ", and the family ", name, " has only [\"",
+                                family->keys.architecture, "\"] here"));
     }
   }
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument own, JsonDocument::Parse(family->keys.defaults));

@@ -404,7 +404,27 @@ TEST_CASE("keys that change the arithmetic are refused by name") {
                "\"hidden_act\" is \"gelu\", and the family llama has only \"silu\" here: the value "
                "changes the arithmetic");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "qwen3_moe"})"), kUnimplemented, "norm_topk_prob");
-  CHECK_STATUS(ReadHfConfig(R"({"model_type": "mamba"})"), kUnimplemented, "mamba");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "architectures": ["LlamaModel"]})"),
+               kUnimplemented,
+               R"(is ["LlamaModel"], and the family llama has only ["LlamaForCausalLM"] here)");
+}
+
+TEST_CASE("the refusal of an unknown key or family names the nearest known one") {
+  const auto refused = [](const std::string& rest, const std::string& why) {
+    CHECK_STATUS(ReadHfConfig(absl::StrCat("{\"model_type\": \"", rest, "}")), kUnimplemented, why);
+  };
+  const std::string nearest = "; the nearest known one is ";
+  refused(
+      R"(llama", "num_hiden_layers": 2)",
+      absl::StrCat("arithmetic", nearest, "\"num_hidden_layers\". Where the key does not, take"));
+  refused(R"(llama", "attention_droput": 0)", absl::StrCat(nearest, "\"attention_dropout\""));
+  refused(R"(llama", "frobnication": 0)", "arithmetic. Where the key does not, take it out");
+  refused(
+      R"(llama", "rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fst": 1})",
+      absl::StrCat("\"beta_fst\" of the rotary positions is not known", nearest, "\"beta_fast\""));
+  refused("lama\"", absl::StrCat("is \"lama\", and no family of models has this name", nearest,
+                                 "\"llama\". The families are "));
+  refused("rwkv_world\"", "has this name. The families are ");
 }
 
 TEST_CASE("harmless keys are passed over") {
