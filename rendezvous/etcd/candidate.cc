@@ -12,6 +12,8 @@ namespace {
 
 constexpr absl::Duration kBetweenComplaints = absl::Minutes(1);
 constexpr absl::Duration kRevokePatience = absl::Seconds(1);
+// The client goes on to another member no sooner.
+constexpr absl::Duration kRenewalPatience = absl::Seconds(1);
 
 }  // namespace
 
@@ -167,16 +169,25 @@ absl::Status Candidate::Campaign(MonotonicTime give_up) {
 }
 
 absl::Status Candidate::KeepAlive(MonotonicTime give_up) {
-  const MonotonicTime sent = Clock::Real().Now();
-  CONVENE_ASSIGN_OR_RETURN(const auto kept, client_->KeepAlive(leadership_.lease(), give_up));
-  // A leader of etcd that has just been cut off still renews leases. It cannot answer a read, and
-  // the next one answers in a higher term.
   etcdserverpb::RangeRequest request;
   request.set_key(options_.place.leader());
+  // The next daemon waits for a whole lease after the last renewal that etcd heard, whether or not
+  // the answer came. So after a failure no renewal goes out before etcd has answered something, and
+  // each goes to one member.
+  if (std::exchange(is_doubtful_, true)) {
+    CONVENE_RETURN_IF_ERROR(client_->Range(request, give_up).status());
+  }
+  const MonotonicTime sent = Clock::Real().Now();
+  CONVENE_ASSIGN_OR_RETURN(
+      const auto kept,
+      client_->KeepAlive(leadership_.lease(), std::min(give_up, sent + kRenewalPatience)));
+  // A leader of etcd that has just been cut off still renews leases. It cannot answer a read, and
+  // the next one answers in a higher term.
   CONVENE_ASSIGN_OR_RETURN(const auto proof, client_->Range(request, give_up));
   if (proof.header().raft_term() != kept.header().raft_term()) {
     return absl::UnavailableError("etcd's own leader has changed meanwhile");
   }
+  is_doubtful_ = false;
   leadership_.KeptAlive(sent, absl::Seconds(kept.ttl()));
   tenure_->Extend(Clock::Real().Now(), leadership_.until());
   return absl::OkStatus();

@@ -68,6 +68,7 @@ class Candidate {
   std::shared_ptr<Tenure> tenure_;  // once it leads
   int64_t other_term_ = 0;          // of the leader that the log has named
   bool was_answered_ = false;
+  bool is_doubtful_ = false;  // the last renewal was not proved
   MonotonicTime complains_at_;
 
   Mutex mutex_;

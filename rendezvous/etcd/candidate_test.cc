@@ -115,6 +115,24 @@ TEST_CASE("a renewal by a leader of etcd that is cut off does not count") {
   CHECK_STATUS(runner.Await(true).status, absl::StatusCode::kAborted, "");
 }
 
+TEST_CASE(
+    "etcd hears one renewal more where its answers are lost, so that the next one leads soon") {
+  FakeEtcd etcd;
+  etcd.ttl = 8;
+  Runner runner(etcd.place);
+  REQUIRE(runner.Await(false).tenure != nullptr);
+  // The tenure of 7 s is there once a renewal has had its answer; the next one comes a second
+  // later.
+  CHECK(runner.Await(true, In(0.5)).status.ok());
+  etcd.loses_answers = true;
+  const int heard = etcd.renewals;
+  CHECK(runner.Await(true, In(4)).status.ok());
+  CHECK(etcd.renewals - heard == 1);
+  etcd.loses_answers = false;
+  CHECK(runner.Await(true, In(2)).status.ok());
+  CHECK(etcd.renewals - heard > 1);
+}
+
 TEST_CASE("without a first answer in time a candidacy ends, and says why") {
   Runner runner({{"127.0.0.1:1"}, "p"}, In(0.3));
   CHECK_STATUS(runner.Await(true).status, absl::StatusCode::kUnavailable, "127.0.0.1:1: ");

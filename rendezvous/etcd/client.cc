@@ -42,7 +42,9 @@ bool IsPassing(absl::StatusCode code) {
 }
 
 gpr_timespec DeadlineIn(absl::Duration wait) {
-  const int64_t wait_ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(wait));
+  // Not less: a try that ends before its call's deadline would be followed by one of no time.
+  const int64_t wait_ms =
+      std::max<int64_t>(1, absl::ToInt64Milliseconds(absl::Ceil(wait, absl::Milliseconds(1))));
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
 }
 

@@ -1,7 +1,8 @@
 """Daemons that share an etcd, on machines of their own whose cables are pulled: no epoch twice, no worker restarts but for its own death.
 
 The hosts are network namespaces (tests/support/network_namespaces.py). Each deed happens once, in an order by seed.
-CHAOS_SEED=N repeats a run's choices (not its timing), CHAOS_KILLS=N changes the number of deeds.
+CHAOS_SEED=N repeats a run's choices (not its timing), CHAOS_KILLS=N changes the number of deeds, CHAOS_DEEDS=a,b leaves out all others and
+CHAOS_LEASE_S=N sets the lease: so one kind of takeover is measured.
 """
 
 import json
@@ -18,7 +19,7 @@ from tests.support.convene_testing import CONVENE, CONVENED, find_program, wait_
 from tests.support.etcd_testing import ETCD, WORKER, EtcdTestCase, note
 from tests.support.network_namespaces import Network, NoNamespaces
 
-LEASE_S = 4  # the default
+LEASE_S = int(os.environ.get("CHAOS_LEASE_S", 4))  # 4 is the default
 _STATUS = "import sys, urllib.request as u; print(u.urlopen(u.Request(sys.argv[1], b'{}'), timeout=2).read().decode())"
 _TIME = r"\[(\d+):(\d+):(\d+\.\d+) [^\]]*\] \w+: .*"
 
@@ -149,6 +150,16 @@ class EtcdNetworkTest(EtcdTestCase):
         time.sleep(self.random.uniform(0.5, 6))
         self.network.mend(host)
 
+    def cut_both_leaders_off(self):
+        """Of the daemons, and of etcd, whose next leader gives the lease its full time once more. It happens where CHAOS_DEEDS names it: etcd may
+        hold an election twice, and no time is too long for that."""
+        hosts, began = [self.leading(), self.etcd_hosts[self.etcd_leader() - 1]], time.monotonic()
+        for host in hosts:
+            self.network.cut(host)
+        self.next_leads("leader and etcd's leader cut off", began)
+        for host in hosts:
+            self.network.mend(host)
+
     def kill_worker(self):
         os.kill(self.random.choice([pid for epoch, _, pid in self.worker_starts() if epoch == self.epochs]), signal.SIGKILL)
         self.epochs += 1
@@ -182,6 +193,8 @@ class EtcdNetworkTest(EtcdTestCase):
         self.start_all()
         deeds = [self.cut_leader_off, self.part_leader, self.lose_etcds_answers, self.lose_answers_about_a_death,
                  self.cut_off_leader_of_a_death, self.hide_leader_from_nodes, self.cut_etcds_leader_off]
+        if named := os.environ.get("CHAOS_DEEDS"):
+            deeds = [getattr(self, name) for name in named.split(",")]
         for number in range(int(os.environ.get("CHAOS_KILLS", len(deeds)))):
             if number % len(deeds) == 0:
                 self.random.shuffle(deeds)

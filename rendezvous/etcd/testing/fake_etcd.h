@@ -8,10 +8,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/etcd/etcd.grpc.pb.h"
 #include "rendezvous/etcd/place.h"
 #include "rendezvous/etcd/testing/memory_etcd.h"
+#include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 
 namespace convene::rendezvous::etcd {
@@ -41,8 +43,9 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
     *response = etcd_.Txn(*request);
     return grpc::Status::OK;
   }
-  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
+  grpc::Status Range(grpc::ServerContext* context, const etcdserverpb::RangeRequest* request,
                      etcdserverpb::RangeResponse* response) override {
+    AwaitAnswers(context);
     if (has_compacted) return {grpc::StatusCode::OUT_OF_RANGE, "the revision has been compacted"};
     etcdserverpb::TxnRequest read;
     *read.add_success()->mutable_request_range() = *request;
@@ -58,16 +61,17 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
     return grpc::Status::OK;
   }
   grpc::Status LeaseKeepAlive(
-      grpc::ServerContext*,
+      grpc::ServerContext* context,
       grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
                                etcdserverpb::LeaseKeepAliveRequest>* stream) override {
     etcdserverpb::LeaseKeepAliveRequest request;
     etcdserverpb::LeaseKeepAliveResponse response;
     if (!stream->Read(&request)) return grpc::Status::OK;
-    response.set_ttl(forgets_leases ? 0 : 1);
+    ++renewals;
+    AwaitAnswers(context);
+    response.set_ttl(forgets_leases ? 0 : ttl.load());
     response.mutable_header()->set_raft_term(renews_in_term);
     stream->Write(response);
-    ++renewals;
     return grpc::Status::OK;
   }
   grpc::Status LeaseRevoke(grpc::ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
@@ -80,6 +84,8 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
 
   Place place;
   std::atomic<int64_t> last_lease = 0;
+  std::atomic<int64_t> ttl = 1;  // that a renewal gives
+  std::atomic<bool> loses_answers = false;
   std::atomic<bool> forgets_leases = false;
   std::atomic<bool> refuses_revokes = false;
   std::atomic<bool> has_compacted = false;
@@ -87,6 +93,12 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   std::atomic<int> renewals = 0;
 
  private:
+  void AwaitAnswers(grpc::ServerContext* context) const {
+    while (loses_answers && !context->IsCancelled()) {
+      Clock::Real().SleepFor(absl::Milliseconds(5));
+    }
+  }
+
   Mutex mutex_;
   MemoryEtcd etcd_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Server> server_;
