@@ -2,8 +2,8 @@
 
 import os
 import signal
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
                                            read_metrics, wait_until)
 
@@ -106,4 +106,4 @@ class KillWorkerTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -4,8 +4,8 @@ import functools
 import os
 import re
 import signal
-import unittest
 
+from tests.support import side_by_side
 from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase, find_program, read_metrics, wait_until)
 
 FROM_MEMORY = "from the nodes' memory"
@@ -137,4 +137,4 @@ class ReplicasTest(ConveneTestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    side_by_side.main(at_once=3)

@@ -9,9 +9,9 @@ import re
 import shutil
 import signal
 import sys
-import unittest
 import zipfile
 
+from tests.support import side_by_side
 from tests.support.convene_testing import CONVENE, environment_of, find_program, free_port, processes_with, wait_until
 from tests.support.terminals import Terminal
 from tests.support.warm_testing import PACKAGES, SCRIPT, WORKERS, WarmTestCase, parent_and_age
@@ -510,4 +510,4 @@ class WarmTest(WarmTestCase):
 
 
 if __name__ == '__main__':
-    unittest.main()
+    side_by_side.main(at_once=4)
