@@ -44,6 +44,14 @@ class CheckpointCommandTest(ConveneTestCase):
         self.assertIn(self.steps[2], self.checkpoint("verify", self.path("run"), code=1))
         self.assertIn("cache has no checkpoints", self.checkpoint("verify", self.path("cache"), code=1))
 
+    def test_a_size_that_no_layer_of_a_model_of_experts_has_makes_no_other_model(self):
+        shape = ["--model", "moe-tiny", "--layers", 2, "--ffn-size", 192, "--expert-ffn-size", 96]
+        command = [CONVENE_TRAIN, *shape, "--data", self.path("text.txt"), "--sequence-length", 32, "--device", "cpu", "--token-cache-dir", self.path("cache")]
+        self.finish(self.start(*command, "--steps", 1, "--checkpoint-dir", self.path("experts")), 60)
+        self.checkpoint("export", self.path("experts"), "--output", self.path("folder"))
+        self.assertRegex(self.checkpoint("diff", self.path("experts"), self.path("folder")), r"^0 of \d+ tensors differ")
+        self.assertIn("finished: 1 steps", self.finish(self.start(*command, "--steps", 1, "--init-from", self.path("folder")), 60))
+
     def damage(self, checkpoint):
         name = max((os.path.join(checkpoint, name) for name in os.listdir(checkpoint)), key=os.path.getsize)
         with open(name, "r+b") as file:

@@ -130,6 +130,11 @@ std::string ShapeText(const ModelConfig& c) {
                       c.tied_embeddings ? " tied" : " untied", AdapterText(c.adapter));
 }
 
+std::string WeightsShapeText(ModelConfig config) {
+  if (HasExperts(config, 0)) config.ffn_size = config.experts.ffn_size;
+  return ShapeText(config);
+}
+
 absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
   ModelConfig c;
   const absl::string_view first = text.substr(0, text.find(' '));

@@ -13,6 +13,10 @@ namespace convene::worker {
 // losses, the first weights' deviation) is no part of it.
 std::string ShapeText(const ModelConfig& config);
 
+// ShapeText without the ffn_size of a model in which all layers have experts: no weight has that
+// size, and config.json does not say it.
+std::string WeightsShapeText(ModelConfig config);
+
 // The inverse: ShapeText of the result is `text`. InvalidArgument for any other text.
 absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text);
 

@@ -70,11 +70,13 @@ absl::StatusOr<Source> OpenFirst(const TrainOptions& options, const std::string&
   CONVENE_ASSIGN_OR_RETURN(Weights weights, std::move(opened));
   ModelConfig model = options.model;
   model.adapter = {};
-  const std::string wanted = ShapeText(model);
-  if (weights.source->info().model == wanted) return std::move(weights.source);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--init-from ", options.init_from, " holds a model of shape ", weights.source->info().model,
-      ", and this run's is ", wanted, ": leave out --model, and the flags that change the shape"));
+  if (WeightsShapeText(weights.config) == WeightsShapeText(model)) {
+    return std::move(weights.source);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--init-from ", options.init_from, " holds a model of shape ",
+                   weights.source->info().model, ", and this run's is ", ShapeText(model),
+                   ": leave out --model, and the flags that change the shape"));
 }
 
 absl::StatusOr<Source> OpenFirstAdapter(const TrainOptions& options, const std::string& path) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/model_tensors.h"
 
 namespace convene::worker {
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kRunElements = int64_t{1} << 24;
 
 absl::Status CheckSameShape(const Weights& a, const Weights& b) {
-  if (a.source->info().model == b.source->info().model) return absl::OkStatus();
+  if (WeightsShapeText(a.config) == WeightsShapeText(b.config)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(a.source->name(), " holds a model of shape ",
                                                  a.source->info().model, ", and ", b.source->name(),
                                                  " one of ", b.source->info().model));

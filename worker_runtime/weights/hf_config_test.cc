@@ -33,7 +33,10 @@ TEST_CASE("every named shape comes back from its config.json") {
 }
 
 TEST_CASE("a shape that no config.json can say is refused") {
-  CHECK_STATUS(WriteHfConfig(Named("deepseek-tiny"), {}), kUnimplemented, "no config.json can say");
+  CHECK_STATUS(WriteHfConfig(Named("deepseek-tiny"), {}), kUnimplemented,
+               "no config.json can say this shape: deepseek_v3");
+  CHECK_STATUS(WriteHfConfig(Named("deepseek-tiny"), {}), kUnimplemented,
+               "shared_ffn_size 64 is no multiple of expert_ffn_size 48");
   ModelConfig config = Named("llama-tiny");
   config.rotary_size = 2;
   CHECK_STATUS(WriteHfConfig(config, {}), kUnimplemented, "no config.json can say");

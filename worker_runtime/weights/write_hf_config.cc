@@ -177,6 +177,13 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     WriteField({"num_key_value_heads", &copy.heads}, writer);
   }
   if (family.router_groups && has_experts) {
+    if (shared * experts.ffn_size != experts.shared_ffn_size) {
+      return absl::UnimplementedError(
+          absl::StrCat(lacks.message(), ": shared_ffn_size ", experts.shared_ffn_size,
+                       " is no multiple of expert_ffn_size ", experts.ffn_size,
+                       ", and config.json counts shared experts. --format safetensors writes the "
+                       "tensors alone"));
+    }
     WriteField({"n_shared_experts", &shared}, writer);
     if (!family.router_bias) WriteField({kSequenceLoss, &experts.balance_loss, false}, writer);
     writer.Key("topk_method");
@@ -198,9 +205,7 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   writer.EndObject();
   const absl::StatusOr<ModelConfig> read = ReadHfConfig(buffer.GetString());
   if (!read.ok()) return Annotate(read.status(), lacks.message());
-  copy = config;
-  if (HasExperts(config, 0)) copy.ffn_size = read->ffn_size;  // no layer has it
-  if (ShapeText(*read) != ShapeText(copy)) return lacks;
+  if (WeightsShapeText(*read) != WeightsShapeText(config)) return lacks;
   return absl::StrCat(buffer.GetString(), "\n");
 }
 
