@@ -423,6 +423,7 @@ SECRETS = {
     'cookie': (1, b'\0\x17__Host-convene-0=1; a=b'), 'guesses': (1, b'\2\3abc' * 11), 'basic': (1, b'\4\x0aBasic YTpi\5\x08Bearer x'),
     'applied': (2, message({1: message({3: 9}), 2: 1})), 'ours': (2, message({2: 0, 3: OUR_KEY})),
     'fenced': (2, message({3: OUR_KEY}) + message({3: message({1: message({2: message({1: b'convene/counter', 5: b'7 1'})})})})),
+    'form': (4, b'\x20POST /login HTTP/1.1\r\nContent-Length: 15\r\n\r\npassword=a%20b+GET / HTTP/1.1\r\nAccept: text/html\r\nCookie: a=b; c\r\n\r\n'),
     'leads': (3, b'\0\0\0\1\7\0\1\7\1\1\4\1\1\4'), 'loses': (3, b'\1\x80\x14\0\1\1\x07\0\xff\0\1\4\0\x80'),
 }
 

@@ -23,6 +23,7 @@
 #include "rendezvous/etcd/ledger.h"
 #include "rendezvous/etcd/place.h"
 #include "rendezvous/lock/token.h"
+#include "rendezvous/web/http_request.h"
 #include "rendezvous/web/password.h"
 #include "tests/fuzz/script.h"
 #include "tools/base/check.h"
@@ -95,6 +96,26 @@ void ReadBrowser(Script script) {
   }
 }
 
+// Requests and forms as they come from a socket, in pieces of any size: none opens a locked page.
+void ReadRequests(Script script) {
+  rendezvous::PasswordDoor door({.join_token = kToken}, "own");
+  rendezvous::HttpRequestReader reader;
+  const size_t piece = script.Byte() + size_t{1};
+  while (!script.empty()) {
+    absl::string_view input = script.Piece(piece);
+    while (!input.empty()) {
+      const auto outcome = reader.Read(&input);
+      if (outcome == rendezvous::HttpRequestReader::Outcome::kRefused) return;
+      if (outcome == rendezvous::HttpRequestReader::Outcome::kNeedsMore) break;
+      const rendezvous::HttpRequest& request = reader.request();
+      CONVENE_CHECK(!request.is_post || request.path == rendezvous::kLoginPath);
+      CONVENE_CHECK(request.is_post || request.form.empty());
+      const auto stopped = door.Stop(request, MonotonicTime());
+      CONVENE_CHECK(stopped.has_value() ? stopped->code != 303 : request.path == "/healthz");
+    }
+  }
+}
+
 // An answer to a transaction: a term is only told of our own key, and a change counts as made only
 // where etcd says so. After another answer the same request is sent again.
 void ReadTransaction(Script script) {
@@ -153,7 +174,8 @@ void ReadLeases(Script script) {
 }
 
 using Reader = void (*)(Script);
-constexpr Reader kReaders[] = {ReadTokenFiles, ReadBrowser, ReadTransaction, ReadLeases};
+constexpr Reader kReaders[] = {ReadTokenFiles, ReadBrowser, ReadTransaction, ReadLeases,
+                               ReadRequests};
 
 }  // namespace
 }  // namespace convene
