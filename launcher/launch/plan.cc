@@ -144,8 +144,10 @@ absl::Status CheckCount(size_t hosts, const rendezvous::Hello& hello) {
 }
 
 bool NamesCredentials(const LaunchFlags& flags, const LaunchSurroundings& surroundings) {
+  const auto is_exported = [&](const char* name) { return surroundings.variables.count(name) > 0; };
   return WasGiven(flags, "join-token-file") || WasGiven(flags, "tls-cert") ||
-         surroundings.variables.count(rendezvous::kTokenVariable) > 0;
+         is_exported(rendezvous::kTokenVariable) || is_exported("CONVENE_JOIN_TOKEN_FILE") ||
+         is_exported("CONVENE_TLS_CERT");
 }
 
 SshOptions MakeSshOptions(const LaunchFlags& flags) {

@@ -13,7 +13,8 @@ const std::vector<LaunchHost> kHosts = {{"u@n1", 8, {}}, {"n2", 4, {1, 3}}, {"n3
 
 absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> words,
                                 const std::vector<LaunchHost>& hosts = kHosts,
-                                const std::map<std::string, std::string>& variables = {}) {
+                                const std::map<std::string, std::string>& variables = {},
+                                const Variables& exported = {{"A", "x y"}}) {
   words.insert(words.end(), {"train.py", "--lr", "a b"});
   LaunchFlags flags;
   FlagReader reader("convene launch", "", {.variable_prefix = "PET_"});
@@ -24,7 +25,7 @@ absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> words,
     return found->second;
   });
   REQUIRE_OK(read);
-  return MakeLaunchPlan(flags, hosts, {"/home/me", "/opt/convene", "abc", 20123, {{"A", "x y"}}});
+  return MakeLaunchPlan(flags, hosts, {"/home/me", "/opt/convene", "abc", 20123, exported});
 }
 
 std::string Arguments(const LaunchPlan& plan, size_t host) {
@@ -127,6 +128,9 @@ TEST_CASE("a token may lock the place that this command chose, if the user has n
   // A daemon of the user's own may serve there, without a token.
   CHECK(Plan({"--rdzv-endpoint", "n1:29400"})->door.empty());
   CHECK(Plan({}, {{"n1", 2, {}}})->door.empty());
+  for (const char* lock : {"CONVENE_JOIN_TOKEN", "CONVENE_JOIN_TOKEN_FILE", "CONVENE_TLS_CERT"}) {
+    CHECK(Plan({}, kHosts, {}, {{lock, "of --export, or of .deepspeed_env"}})->door.empty());
+  }
 }
 
 TEST_CASE("one host alone needs no place to meet") {
