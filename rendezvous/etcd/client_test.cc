@@ -9,7 +9,6 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +21,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous::etcd {
@@ -146,11 +146,11 @@ class Version2 {
     REQUIRE_OK(listener);
     address = absl::StrCat("127.0.0.1:", listener->port);
     listener_ = std::move(listener->fd);
-    thread_ = std::thread([this] { Serve(); });
+    thread_ = Thread("version-2", [this] { Serve(); });
   }
   ~Version2() {
     shutdown(listener_.get(), SHUT_RDWR);
-    thread_.join();
+    thread_.Join();
   }
 
   std::string address;
@@ -170,7 +170,7 @@ class Version2 {
   }
 
   UniqueFd listener_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 TEST_CASE(

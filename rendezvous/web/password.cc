@@ -117,7 +117,7 @@ HttpResponse PasswordDoor::LogIn(const HttpRequest& request, MonotonicTime now) 
     return Form(429, "Too many wrong passwords: try again in some seconds.", "Retry-After: 2\r\n");
   }
   const auto password = request.form.find("password");
-  // What a terminal's selection has around it is no part of a password.
+  // Blanks that a terminal's selection has around the password are no part of it.
   if (password == request.form.end() ||
       !IsPassword(absl::StripAsciiWhitespace(password->second), credentials_.join_token)) {
     forgotten_at_ = std::max(forgotten_at_, now) + kForgottenAfter;

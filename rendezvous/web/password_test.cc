@@ -103,7 +103,7 @@ TEST_CASE("a browser gets a form, and for the right password a cookie that is no
   CHECK_THAT(cookie, Catch::StartsWith("__Host-convene-"));
   CHECK(Opens(&door, cookie));
   CHECK(Opens(&door, "a=b; " + cookie + ";c"));
-  // Who comes to the form with the cookie is led on.
+  // A browser that comes to the form with the cookie is led on.
   CHECK(door.Stop(Get(kLoginPath, "text/html", cookie), kNow)->code == 303);
   CHECK_FALSE(MayLookWith("Bearer " + cookie.substr(cookie.find('=') + 1)));
 }

@@ -3,7 +3,7 @@
     side_by_side.main(at_once=3)
 
 in place of unittest.main(). Each case runs in a process of its own, forked from this one, so the cases share no memory, no signal's handler and no pid.
-What a case prints is shown whole when it ends. The closing lines are unittest's, over all cases. Arguments name cases, as unittest's do.
+The output of a case is shown whole when the case ends. The closing lines are unittest's, over all cases. Arguments name cases, as unittest's do.
 """
 
 import contextlib

@@ -31,7 +31,8 @@ class MetricsTest(ConveneTestCase):
         self.addCleanup(client.close)
         client.request("GET", "/metrics")
         text = client.getresponse().read().decode()
-        wanted = ("convene_training_loss{", "convene_training_goodput_ratio{", "convene_training_mfu_ratio{", 'convene_rank_step_compute_seconds{run="run \\"1\\"",rank="1"}')
+        wanted = ("convene_training_loss{", "convene_training_goodput_ratio{", "convene_training_mfu_ratio{",
+                  'convene_rank_step_compute_seconds{run="run \\"1\\"",rank="1"}')
         return text if all(each in text for each in wanted) else None
 
     @unittest.skipUnless(PROMTOOL, "SKIPPED: no promtool (tools/install_packages page)")

@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<StateSource>> OpenChosen(const std::string& path)
   return std::make_unique<CheckpointReader>(*std::move(reader));
 }
 
-// What to do about a checkpoint of shape `held`, which is not the run's.
+// The advice about a checkpoint of shape `held`, which is not the run's.
 std::string HowToFit(const std::string& held, const ModelConfig& model) {
   const absl::StatusOr<ModelConfig> shape = ParseShapeText(held);
   ModelConfig but_adapters = model, but_scaling = model;

@@ -57,7 +57,7 @@ TEST_CASE("lines come by their medians, and each says how many ranks have it") {
   CHECK(CommTable(sheets, 0).empty());
 }
 
-// What each rank of the world gets.
+// The answer that each rank of the world gets.
 std::vector<absl::StatusOr<std::vector<CommSheet>>> Gather(const LoopbackWorld& world,
                                                            const std::vector<CommSheet>& sheets) {
   std::vector<std::unique_ptr<Collective>> host = world.Group({0, 1, 2}, "host");

@@ -35,6 +35,12 @@ absl::StatusOr<std::unique_ptr<SpareWishes>> ListenToSpares(const Contract& cont
   return SpareWishes::Listen(std::move(store), KeyPrefix(contract));
 }
 
+absl::StatusOr<TrainingEnd> EndWithMemoryPlan(const TrainOptions& options, const Contract& contract,
+                                              const Layout& layout, Device& device) {
+  if (contract.rank == 0) CONVENE_RETURN_IF_ERROR(PrintMemoryPlan(options, layout, device));
+  return TrainingEnd::kFinished;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& job,
@@ -68,12 +74,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
   if (contract.rank == 0) PrintRun(options, layout, world_size, *device);
-  if (options.print_memory_plan) {
-    if (contract.rank == 0) {
-      CONVENE_RETURN_IF_ERROR(PrintMemoryPlan(options, layout, *device));
-    }
-    return TrainingEnd::kFinished;
-  }
+  if (options.print_memory_plan) return EndWithMemoryPlan(options, contract, layout, *device);
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
   // NCCL's operations wait on the GPU: for which rank, no thread here can tell.
   std::optional<AwaitedReports> awaited_reports;

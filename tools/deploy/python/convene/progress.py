@@ -121,6 +121,7 @@ class Progress:
         dumps = _DUMPS_ON_SIGNAL if self._dumps and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL else 0
         self._page[8:16] = struct.pack('<Q', self._sequence + 1)
         self._page[16:136] = struct.pack('<qQII24s7QdII', _count(step, -_MOST), now, self._flags | dumps, self._pid,
-                                         phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, min(_count(1e6 * mfu), 2**32 - 1))
+                                         phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place,
+                                         min(_count(1e6 * mfu), 2**32 - 1))
         self._sequence += 2
         self._page[8:16] = struct.pack('<Q', self._sequence)
