@@ -58,8 +58,9 @@ constexpr char kHarmless[] =
     transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16
     use_cache)";
 
+// A foreign file's words are among these.
 absl::Status Lacks(absl::string_view key, absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("\"", key, "\" ", what));
+  return absl::UnimplementedError(Printable(absl::StrCat("\"", key, "\" ", what)));
 }
 
 // "; the nearest known one is ..."; "" where none is near.

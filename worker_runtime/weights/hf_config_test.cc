@@ -428,6 +428,10 @@ TEST_CASE("the refusal of an unknown key or family names the nearest known one")
   refused("lama\"", absl::StrCat("is \"lama\", and no family of models has this name", nearest,
                                  "\"llama\". The families are "));
   refused("rwkv_world\"", "has this name. The families are ");
+  // Characters that steer a terminal are not shown: ESC, and CSI in one character.
+  refused(R"(llama", "\u001b[2J": 1)", "\"?[2J\" is not known");
+  refused(R"(a\u001b]0;b")", "is \"a?]0;b\", and no family");
+  refused(R"(llama", "architectures": ["\u009b2J"])", "is [\"?2J\"], and the family llama");
 }
 
 TEST_CASE("harmless keys are passed over") {
