@@ -1,21 +1,25 @@
 #include "launcher/kept_token.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "rendezvous/lock/secret_file.h"
 #include "rendezvous/lock/token.h"
 #include "tools/base/files.h"
+#include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -40,15 +44,29 @@ std::vector<std::string> NewestFirst(const std::string& folder) {
   return paths;
 }
 
-absl::StatusOr<KeptToken> Read(const std::string& path) {
+// The process that keeps a file, by its last line.
+std::string Keeper() { return absl::StrCat(HostName(), " ", getpid()); }
+
+// Whether the file was left by a process of this machine that was killed. Of another machine's
+// nothing is known here.
+bool IsLeft(absl::string_view keeper) {
+  const std::vector<absl::string_view> words = absl::StrSplit(keeper, ' ');
+  int pid = 0;
+  return words.size() == 2 && words[0] == HostName() && absl::SimpleAtoi(words[1], &pid) &&
+         kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+// nullopt of a file that was left.
+absl::StatusOr<std::optional<KeptToken>> Read(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text,
                            rendezvous::ReadSecretFile(path, "the join token", kMostBytes));
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  if (lines.size() < 2) {
+  if (lines.size() < 3) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is no file of convene launch with a join token and a run's name: remove it"));
   }
   CONVENE_RETURN_IF_ERROR(rendezvous::CheckToken(lines[0], path));
+  if (IsLeft(lines[2])) return std::nullopt;
   return KeptToken{std::filesystem::path(path).filename().string(), lines[1], lines[0]};
 }
 
@@ -75,7 +93,8 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Keep(const std::string& fo
     CONVENE_ASSIGN_OR_RETURN(const UniqueFd file,
                              OpenFile(unfinished, O_WRONLY | O_CREAT | O_EXCL, 0600));
     CONVENE_RETURN_IF_ERROR(
-        WriteAll(file.get(), absl::StrCat(token.token, "\n", token.run_id, "\n"), unfinished));
+        WriteAll(file.get(), absl::StrCat(token.token, "\n", token.run_id, "\n", Keeper(), "\n"),
+                 unfinished));
   }
   CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, path));
   return std::unique_ptr<TokenFile>(new TokenFile(path));
@@ -94,8 +113,8 @@ absl::StatusOr<std::optional<KeptToken>> FindKeptToken(const std::string& folder
   }
   for (const std::string& path : NewestFirst(folder)) {
     if (absl::StrContains(path, kUnfinished)) continue;
-    const absl::StatusOr<KeptToken> token = Read(path);
-    if (token.ok() && token->run_id == run_id) return *token;
+    const auto token = Read(path);
+    if (token.ok() && token->has_value() && (*token)->run_id == run_id) return *token;
   }
   return std::nullopt;
 }

@@ -42,7 +42,8 @@ class TokenFile {
 };
 
 // The token kept for the endpoint; where `endpoint` is "", for the run: the newest, where several
-// runs have had the name. nullopt where there is none. PermissionDenied where others may read its
+// runs have had the name. nullopt where there is none, and where the launch was killed on this
+// machine and left it. PermissionDenied where others may read its
 // file, InvalidArgument where the file holds no token; the texts name the file.
 absl::StatusOr<std::optional<KeptToken>> FindKeptToken(const std::string& folder,
                                                        const std::string& endpoint,

@@ -1,6 +1,8 @@
 #include "launcher/kept_token.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <utime.h>
 
 #include <catch2/catch.hpp>
@@ -9,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
+#include "tools/base/logging.h"
 #include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -70,6 +73,25 @@ TEST_CASE("of two runs of one name the newer one's token is found, and of one en
   CHECK((*FindKeptToken(folder, "n1:20001", ""))->token == kSecond);
 }
 
+TEST_CASE("a file of a launch that was killed on this machine is passed over") {
+  const testing::TempDir directory;
+  const std::string path = directory.path() + "/n1:20001";
+  const pid_t gone = fork();
+  REQUIRE(gone >= 0);
+  if (gone == 0) _exit(0);
+  REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const auto write = [&](const std::string& host, pid_t pid) {
+    std::ofstream(path) << kFirst << "\nrun7\n" << host << " " << pid << "\n";
+    REQUIRE(chmod(path.c_str(), 0600) == 0);
+    CHECK(FindKeptToken(directory.path(), "n1:20001", "")->has_value() ==
+          FindKeptToken(directory.path(), "", "run7")->has_value());
+    return FindKeptToken(directory.path(), "", "run7")->has_value();
+  };
+  CHECK(write(HostName(), getpid()));
+  CHECK_FALSE(write(HostName(), gone));
+  CHECK(write("another-machine", gone));
+}
+
 TEST_CASE("a file that others may read, and one without a token, are told by name") {
   const testing::TempDir directory;
   const std::string path = directory.path() + "/n1:20001";
@@ -81,7 +103,7 @@ TEST_CASE("a file that others may read, and one without a token, are told by nam
   std::ofstream(path) << kFirst;
   CHECK_STATUS(FindKeptToken(directory.path(), "n1:20001", ""), absl::StatusCode::kInvalidArgument,
                path);
-  std::ofstream(path) << "short\nrun7\n";
+  std::ofstream(path) << "short\nrun7\nhost 1\n";
   CHECK_STATUS(FindKeptToken(directory.path(), "n1:20001", ""), absl::StatusCode::kInvalidArgument,
                path);
 }
@@ -90,7 +112,7 @@ TEST_CASE("the oldest of a thousand files make room") {
   const testing::TempDir directory;
   for (int i = 0; i < 1001; ++i) {
     const std::string path = absl::StrCat(directory.path(), "/n", i, ":1");
-    std::ofstream(path) << kFirst << "\nrun\n";
+    std::ofstream(path) << kFirst << "\nrun\nhost 1\n";
     SetAge(path, 10000 - i);
   }
   const auto file = TokenFile::Keep(directory.path(), {"n1:20001", "run7", kFirst});
