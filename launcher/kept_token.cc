@@ -44,15 +44,19 @@ std::vector<std::string> NewestFirst(const std::string& folder) {
   return paths;
 }
 
-// The process that keeps a file, by its last line.
-std::string Keeper() { return absl::StrCat(HostName(), " ", getpid()); }
+// Where a pid means one process: "n1/pid:[4026531836]". Two containers may have one host name.
+std::string PidSpace() {
+  std::error_code error;
+  return absl::StrCat(HostName(), "/",
+                      std::filesystem::read_symlink("/proc/self/ns/pid", error).string());
+}
 
-// Whether the file was left by a process of this machine that was killed. Of another machine's
-// nothing is known here.
+// Whether the file was left by a process that was killed. Of another machine's or container's
+// process nothing is known here. `keeper`: the file's last line, PidSpace() and a pid.
 bool IsLeft(absl::string_view keeper) {
   const std::vector<absl::string_view> words = absl::StrSplit(keeper, ' ');
   int pid = 0;
-  return words.size() == 2 && words[0] == HostName() && absl::SimpleAtoi(words[1], &pid) &&
+  return words.size() == 2 && words[0] == PidSpace() && absl::SimpleAtoi(words[1], &pid) &&
          kill(pid, 0) != 0 && errno == ESRCH;
 }
 
@@ -89,18 +93,25 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Keep(const std::string& fo
   const std::string path = absl::StrCat(folder, "/", token.endpoint);
   const std::string unfinished = absl::StrCat(path, kUnfinished, getpid());
   unlink(unfinished.c_str());  // of an earlier process with this pid
+  struct stat facts = {};
   {
     CONVENE_ASSIGN_OR_RETURN(const UniqueFd file,
                              OpenFile(unfinished, O_WRONLY | O_CREAT | O_EXCL, 0600));
-    CONVENE_RETURN_IF_ERROR(
-        WriteAll(file.get(), absl::StrCat(token.token, "\n", token.run_id, "\n", Keeper(), "\n"),
-                 unfinished));
+    CONVENE_RETURN_IF_ERROR(WriteAll(
+        file.get(),
+        absl::StrCat(token.token, "\n", token.run_id, "\n", PidSpace(), " ", getpid(), "\n"),
+        unfinished));
+    if (fstat(file.get(), &facts) != 0) return ErrnoStatus(errno, "look at " + unfinished);
   }
   CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, path));
-  return std::unique_ptr<TokenFile>(new TokenFile(path));
+  return std::unique_ptr<TokenFile>(new TokenFile(path, facts.st_ino));
 }
 
-TokenFile::~TokenFile() { unlink(path_.c_str()); }
+TokenFile::~TokenFile() {
+  struct stat facts = {};
+  // A later launch at the same endpoint has replaced the file: that one is not ours.
+  if (stat(path_.c_str(), &facts) == 0 && facts.st_ino == inode_) unlink(path_.c_str());
+}
 
 absl::StatusOr<std::optional<KeptToken>> FindKeptToken(const std::string& folder,
                                                        const std::string& endpoint,
@@ -108,11 +119,13 @@ absl::StatusOr<std::optional<KeptToken>> FindKeptToken(const std::string& folder
   if (folder.empty() || (endpoint.empty() && run_id.empty())) return std::nullopt;
   if (!endpoint.empty()) {
     const std::string path = absl::StrCat(folder, "/", endpoint);
-    if (!IsFile(path)) return std::nullopt;
-    return Read(path);
+    const auto token = Read(path);
+    if (absl::IsNotFound(token.status())) return std::nullopt;
+    return token;
   }
   for (const std::string& path : NewestFirst(folder)) {
-    if (absl::StrContains(path, kUnfinished)) continue;
+    // A file that is not finished, of another user or damaged is not the run's.
+    if (absl::StrContains(std::filesystem::path(path).filename().string(), kUnfinished)) continue;
     const auto token = Read(path);
     if (token.ok() && token->has_value() && (*token)->run_id == run_id) return *token;
   }

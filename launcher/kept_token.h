@@ -2,9 +2,12 @@
 // find it: `convene status RUN`, logs, events, incidents, read-token.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -36,15 +39,17 @@ class TokenFile {
   TokenFile& operator=(const TokenFile&) = delete;
 
  private:
-  explicit TokenFile(std::string path) : path_(std::move(path)) {}
+  TokenFile(std::string path, ino_t inode) : path_(std::move(path)), inode_(inode) {}
 
   const std::string path_;
+  const ino_t inode_;  // of the file that Keep wrote
 };
 
 // The token kept for the endpoint; where `endpoint` is "", for the run: the newest, where several
 // runs have had the name. nullopt where there is none, and where the launch was killed on this
-// machine and left it. PermissionDenied where others may read its
-// file, InvalidArgument where the file holds no token; the texts name the file.
+// machine and left it. By endpoint: PermissionDenied where others may read the file,
+// InvalidArgument where the file holds no token; the texts name the file. By run such files are
+// passed over.
 absl::StatusOr<std::optional<KeptToken>> FindKeptToken(const std::string& folder,
                                                        const std::string& endpoint,
                                                        const std::string& run_id);

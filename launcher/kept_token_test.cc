@@ -6,6 +6,7 @@
 #include <utime.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -41,7 +42,7 @@ TEST_CASE("tokens are kept below the home directory, or where XDG_STATE_HOME say
 
 TEST_CASE("a token is found by endpoint and by run, until its launch ends") {
   const testing::TempDir directory;
-  const std::string folder = directory.path() + "/state/tokens";
+  const std::string folder = directory.path() + "/state.tmp.1/tokens";
   CHECK(*FindKeptToken(folder, "n1:20001", "") == std::nullopt);
   {
     const auto file = TokenFile::Keep(folder, {"n1:20001", "run7", kFirst});
@@ -65,12 +66,17 @@ TEST_CASE("a token is found by endpoint and by run, until its launch ends") {
 TEST_CASE("of two runs of one name the newer one's token is found, and of one endpoint the last") {
   const testing::TempDir directory;
   const std::string& folder = directory.path();
-  const auto older = TokenFile::Keep(folder, {"n1:20001", "run7", kFirst});
+  auto older = TokenFile::Keep(folder, {"n1:20001", "run7", kFirst});
   const auto newer = TokenFile::Keep(folder, {"n2:20001", "run7", kSecond});
   SetAge(folder + "/n1:20001", 60);
   CHECK((*FindKeptToken(folder, "", "run7"))->endpoint == "n2:20001");
-  const auto again = TokenFile::Keep(folder, {"n1:20001", "run8", kSecond});
+  auto again = TokenFile::Keep(folder, {"n1:20001", "run8", kSecond});
   CHECK((*FindKeptToken(folder, "n1:20001", ""))->token == kSecond);
+  // The end of the first launch there leaves the second one's token.
+  older->reset();
+  CHECK((*FindKeptToken(folder, "n1:20001", ""))->run_id == "run8");
+  again->reset();
+  CHECK(*FindKeptToken(folder, "n1:20001", "") == std::nullopt);
 }
 
 TEST_CASE("a file of a launch that was killed on this machine is passed over") {
@@ -80,6 +86,7 @@ TEST_CASE("a file of a launch that was killed on this machine is passed over") {
   REQUIRE(gone >= 0);
   if (gone == 0) _exit(0);
   REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid").string();
   const auto write = [&](const std::string& host, pid_t pid) {
     std::ofstream(path) << kFirst << "\nrun7\n" << host << " " << pid << "\n";
     REQUIRE(chmod(path.c_str(), 0600) == 0);
@@ -87,9 +94,10 @@ TEST_CASE("a file of a launch that was killed on this machine is passed over") {
           FindKeptToken(directory.path(), "", "run7")->has_value());
     return FindKeptToken(directory.path(), "", "run7")->has_value();
   };
-  CHECK(write(HostName(), getpid()));
-  CHECK_FALSE(write(HostName(), gone));
-  CHECK(write("another-machine", gone));
+  CHECK(write(HostName() + "/" + space, getpid()));
+  CHECK_FALSE(write(HostName() + "/" + space, gone));
+  CHECK(write("another-machine/" + space, gone));
+  CHECK(write(HostName() + "/pid:[1]", gone));  // a container with the machine's name
 }
 
 TEST_CASE("a file that others may read, and one without a token, are told by name") {

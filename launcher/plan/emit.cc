@@ -114,7 +114,7 @@ std::string JobName(absl::string_view model) {
   std::string name(model.substr(model.rfind('/') + 1));
   const auto is_odd = [](char c) { return !absl::ascii_isalnum(c) && c != '.' && c != '-'; };
   std::replace_if(name.begin(), name.end(), is_odd, '_');
-  return name;
+  return name.find_first_not_of('.') == std::string::npos ? "train" : name;
 }
 
 // REQUIRES: `text` has `from`, once.

@@ -153,7 +153,11 @@ absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
         IsPassing(status.code()) || (is_stranger && strangers.size() < members_.size());
     if (status.ok()) was_answered_ = true;
     if (!may_go_on) return WithAdvice(status, member.address);
-    is_stranger || IsNoHttp2(status) ? (void)others.insert(index) : (void)others.erase(index);
+    if (is_stranger || IsNoHttp2(status)) {
+      others.insert(index);
+    } else {
+      others.erase(index);
+    }
     reasons[index] = ReasonOf(status);
     // Another thread may have gone on meanwhile.
     size_t expected = index;

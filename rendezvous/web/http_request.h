@@ -18,7 +18,7 @@ inline constexpr size_t kLongestHttpForm = 4096;
 inline constexpr char kLoginPath[] = "/login";
 
 struct HttpRequest {
-  bool is_head = false;  // HEAD, else GET
+  bool is_head = false;  // HEAD, else GET or POST
   bool is_post = false;  // POST, to kLoginPath
   bool keeps_alive = true;
   std::string path;                          // decoded, "/" at least

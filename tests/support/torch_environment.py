@@ -4,7 +4,7 @@
 usage: tools/torch_environment [--quiet | --transformers | --libraries]
 Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
 imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers, PEFT and PyTorch Lightning come
-into it as well; with --libraries other programs' clients, such as OpenAI's (openai), and beside it, each in a folder of its own, what
+into it as well; with --libraries the same and other programs' clients, such as OpenAI's (openai), and beside it, each in a folder of its own, what
 would replace a package there: an older transformers, lm-evaluation-harness, a peer of benchmarks.
 
 PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
@@ -154,7 +154,7 @@ def main() -> int:
         print(f'torch_environment: no PyTorch: {error}; tests that need it are skipped')
         return 69
     print(f'PyTorch {version} in {VENV}')
-    if arguments == ['--transformers']:
+    if arguments in (['--transformers'], ['--libraries']):  # the libraries' scripts import it
         try:
             print(f'transformers {install_transformers()} and {", ".join(ADDITIONS)}')
         except NoTorch as error:
